@@ -25,7 +25,7 @@ FIGURES = ("cpu_s", "cpu_s_per_gb", "answer_bytes", "p50_us", "p99_us")
 
 
 def _side(name: str, folder: Path) -> BrokerProcess:
-    """Create kafka, pylog, or pylog with settings: "pylog fetch.gather.max.ms=0"."""
+    """Create kafka, pylog, or pylog with settings: "pylog fetch.batching.max.ms=0"."""
     kind, *settings = name.split()
     overrides = dict(setting.split("=", 1) for setting in settings)
     if kind == "kafka":

@@ -61,8 +61,8 @@ GROUPS: dict[str, tuple[Alert, ...]] = {
               "Run `pylog cluster status` and `pylog cluster explain TOPIC-PARTITION`. After you "
               "have replaced a disk, restart the broker: with replicas, it copies the data from "
               "other brokers."),
-        Alert("PylogRecoveryTakesLong", WARNING, "pylog_log_recovery_partitions_left > 0", "15m",
-              "{{ $labels.instance }} is still recovering {{ $value }} partitions",
+        Alert("PylogRecoveryTakesLong", WARNING, "pylog_log_recovery_partitions_remaining > 0",
+              "15m", "{{ $labels.instance }} is still recovering {{ $value }} partitions",
               "After an unclean stop, the broker checks its logs. Partitions that wait for it "
               "return NOT_LEADER_OR_FOLLOWER.",
               "Wait while `pylog_log_recovery_checked_bytes_total` increases. Raise "
@@ -135,7 +135,7 @@ GROUPS: dict[str, tuple[Alert, ...]] = {
               "old controller has not noticed yet.",
               "Give each cluster its own job. Otherwise compare `pylog_controller_epoch`: only the "
               "highest epoch can change metadata."),
-        Alert("PylogQuorumLost", CRITICAL, "pylog_quorum_answering == 0", "1m",
+        Alert("PylogQuorumLost", CRITICAL, "pylog_quorum_reachable == 0", "1m",
               "controller {{ $labels.instance }} cannot reach the quorum",
               "A majority of etcd or ZooKeeper does not answer, so the metadata cannot change.",
               "Run `pylog cluster status`: it lists each member. Start the members that do not "
@@ -160,7 +160,7 @@ GROUPS: dict[str, tuple[Alert, ...]] = {
               "and restart the broker."),
         Alert("PylogLogDirectoryFull", CRITICAL, "pylog_log_directory_full == 1", "0m",
               "log directory {{ $labels.directory }} of {{ $labels.instance }} has no space",
-              "Less than `log.dir.free.bytes.min` is free, so produce requests are rejected.",
+              "Less than `log.dir.min.free.bytes` is free, so produce requests are rejected.",
               "Delete records (`pylog topics delete-records`), lower `retention.bytes` of the "
               "largest topics, or extend the file system."),
         Alert("PylogDiskFullSoon", WARNING,
@@ -178,13 +178,13 @@ GROUPS: dict[str, tuple[Alert, ...]] = {
               "{{ $labels.instance }} lacks space, descriptors or memory",
               "System calls of the log failed for lack of a resource. The broker retries them.",
               "The log names the resource. `pylog doctor` checks all three."),
-        Alert("PylogDamagedRecords", WARNING, 'pylog_log_damages_total{kind="kept"} > 0', "0m",
+        Alert("PylogDamagedRecords", WARNING, 'pylog_log_corruptions_total{kind="kept"} > 0', "0m",
               "damaged data in {{ $labels.directory }} of {{ $labels.instance }}",
               "The broker found damaged batches between good ones. Consumers skip them.",
               "Run `pylog log verify DIRECTORY`. Stop the broker, and run `pylog log repair`, "
               "which "
               "shows the damage before it changes anything."),
-        Alert("PylogCompactionStopped", WARNING, "pylog_cleaner_logs_left_alone > 0", "0m",
+        Alert("PylogCompactionStopped", WARNING, "pylog_cleaner_uncleanable_partitions > 0", "0m",
               "{{ $labels.instance }} no longer compacts {{ $value }} partitions",
               "A compaction failed. These partitions only grow until the broker is restarted.",
               "The log names the partition and the reason, for example damaged data or a disk "
@@ -213,7 +213,8 @@ GROUPS: dict[str, tuple[Alert, ...]] = {
               "Raise the limit (`LimitNOFILE=` in the unit, `ulimit -n` elsewhere) and restart."),
         Alert("PylogConnectionsRefused", WARNING,
               "increase(pylog_connections_refused_total[10m]) > 0\n"
-              'or increase(pylog_connections_crowded_total{answer="refused"}[10m]) > 0', "5m",
+              "or increase(pylog_connections_over_descriptor_limit_total"
+              '{action="refused"}[10m]) > 0', "5m",
               "{{ $labels.instance }} refuses connections",
               "Clients exceed `max.connections.per.ip`, their quota, or the limit of descriptors.",
               "Find clients that connect in a loop: the log names their addresses."),

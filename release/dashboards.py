@@ -45,7 +45,7 @@ BROKER: dict[str, list[Panel]] = {
         Panel("Unavailable partitions", "short",
               {"": f"sum(pylog_partitions_offline{{{HERE}}})"}, True),
         Panel("Recovering partitions", "short",
-              {"": f"sum(pylog_log_recovery_partitions_left{{{HERE}}})"}, True),
+              {"": f"sum(pylog_log_recovery_partitions_remaining{{{HERE}}})"}, True),
         Panel("Started", "dateTimeFromNow",
               {"": f"1000 * max(process_start_time_seconds{{{CLUSTER},{HERE}}})"}, True)],
     "Requests": [
@@ -80,7 +80,7 @@ BROKER: dict[str, list[Panel]] = {
             "read": _rate("pylog_cleaner_read_bytes_total"),
             "written": _rate("pylog_cleaner_written_bytes_total")}),
         Panel("Partitions without compaction", "short", {
-            "{{instance}}": f"pylog_cleaner_logs_left_alone{{{HERE}}}"}),
+            "{{instance}}": f"pylog_cleaner_uncleanable_partitions{{{HERE}}}"}),
         Panel("Cold reads", "cps", {
             "{{topic}}": f"topk(10, {_rate('pylog_topic_cold_reads_total', 'topic')})"})],
 }
@@ -113,17 +113,17 @@ CLUSTER_ROWS: dict[str, list[Panel]] = {
         Panel("Partitions on the move", "short", {
             "moving": f"max(pylog_cluster_partitions_moving{{{CLUSTER}}})",
             "not led by their first replica":
-                f"max(pylog_cluster_partitions_led_elsewhere{{{CLUSTER}}})"}),
+                f"max(pylog_cluster_non_preferred_leaders{{{CLUSTER}}})"}),
         Panel("Metadata appends", "s", {
             "mean": f"sum(rate(pylog_quorum_append_seconds_total{{{CLUSTER}}}{RATE})) / "
                     f"sum(rate(pylog_quorum_appends_total{{{CLUSTER}}}{RATE}))"})],
     "Quorum (etcd or ZooKeeper)": [
         Panel("Reachable from the controllers", "short", {
-            "{{instance}}": f"pylog_quorum_answering{{{CLUSTER}}}"}),
+            "{{instance}}": f"pylog_quorum_reachable{{{CLUSTER}}}"}),
         Panel("Members", "short", {
             "{{member}}": f"max by (member) (pylog_quorum_member_up{{{CLUSTER}}})"}),
         Panel("Answer time", "s", {
-            "{{member}}": f"max by (member) (pylog_quorum_member_answer_seconds{{{CLUSTER}}})"}),
+            "{{member}}": f"max by (member) (pylog_quorum_member_response_seconds{{{CLUSTER}}})"}),
         Panel("Stored", "bytes", {
             "{{member}}": f"max by (member) (pylog_quorum_member_stored_bytes{{{CLUSTER}}})"}),
         Panel("Failed calls", "cps", {
@@ -159,7 +159,7 @@ CLIENTS: dict[str, list[Panel]] = {
         Panel("Connections", "short", {"": f"sum(pylog_connections{{{CLUSTER}}})"}, True),
         Panel("Throttled requests", "cps",
               {"": f"sum(rate(pylog_requests_throttled_total{{{CLUSTER}}}{RATE}))"}, True),
-        Panel("Groups left out", "short", {"": f"max(pylog_groups_left_out{{{CLUSTER}}})"}, True)],
+        Panel("Groups left out", "short", {"": f"max(pylog_groups_omitted{{{CLUSTER}}})"}, True)],
     "Consumer groups": [
         Panel("Lag in time", "s", {
             "{{group}}": f"topk(10, max by (group) (pylog_group_lag_seconds{{{_GROUP}}}))"}),
@@ -250,7 +250,7 @@ HOST: dict[str, list[Panel]] = {
         Panel("state.lmdb", "percentunit", {
             "{{instance}}": f"pylog_lmdb_used_bytes{{{HERE}}} / pylog_lmdb_map_bytes{{{HERE}}}"}),
         Panel("Damaged data", "short", {
-            "{{kind}} {{directory}}": f"pylog_log_damages_total{{{HERE}}}"}),
+            "{{kind}} {{directory}}": f"pylog_log_corruptions_total{{{HERE}}}"}),
         Panel("Segments", "cps", {
             "created": f"sum(rate(pylog_log_rolls_total{{{HERE}}}{RATE}))",
             "deleted": f"sum(rate(pylog_log_segments_deleted_total{{{HERE}}}{RATE}))"})],
@@ -261,7 +261,7 @@ HOST: dict[str, list[Panel]] = {
             "of these by sendfile {{instance}}":
                 _rate("pylog_network_sendfile_bytes_total", "instance")}),
         Panel("Crowded connections", "cps", {
-            "{{answer}}": _rate("pylog_connections_crowded_total", "answer")}),
+            "{{action}}": _rate("pylog_connections_over_descriptor_limit_total", "action")}),
         Panel("Duration of a scrape", "s", {"{{instance}}": f"pylog_scrape_seconds{{{HERE}}}"})],
 }
 

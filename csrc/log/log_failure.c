@@ -82,7 +82,7 @@ void log_storage_cause(const struct log *log, int error, bool below_reserve,
     } else if (below_reserve) {
         snprintf(text, LOG_CAUSE_BYTES,
                  "The broker's disk has %lld bytes free. Produce requests need more than %lld "
-                 "(log.dir.free.bytes.min).",
+                 "(log.dir.min.free.bytes).",
                  (long long)atomic_load(&dir->free_bytes),
                  (long long)atomic_load(&dir->reserve_bytes));
     } else if (error == LOG_E_FULL || error == LOG_E_MEMORY) {

@@ -97,7 +97,7 @@ struct serve_limits {
     int32_t sessions_max;         /* max.incremental.fetch.session.cache.slots */
     int32_t inline_inflate_bytes; /* larger compressed batches are checked on the io pool */
     uint32_t wide_partitions; /* a Fetch of more partitions runs on the io pool; 0: default */
-    int32_t gather_ms_max; /* fetch.gather.max.ms: maximum delay of a short response */
+    int32_t gather_ms_max; /* fetch.batching.max.ms: maximum delay of a short response */
     bool rack_aware; /* consumers are redirected to a replica in their rack (KIP-392) */
     /* Limits what out-of-sync followers fetch from throttled partitions. Must outlive
      * serve_shared. NULL: no throttle. */

@@ -17,8 +17,9 @@ A row: name, type, default, limits, importance, dynamic mode, effect, documentat
     broker or for all brokers.
 """
 
+from .errors import ConfigError
 from .kafka_settings import BROKER, LONG_MAX
-from .own_settings import OWN
+from .own_settings import FORMER_NAMES, OWN
 
 REQUIRED = "<required>"
 
@@ -235,6 +236,20 @@ def broker_names() -> list[str]:
 def topic_names() -> list[str]:
     """Return the sorted names of all topic settings."""
     return sorted(_TOPIC)
+
+
+def current_name(name: str) -> str:
+    """Return the present name of a setting that was renamed; other names are returned unchanged."""
+    return FORMER_NAMES.get(name, name)
+
+
+def with_current_names(texts: dict) -> dict:
+    """Return {present name: text}. Raises ConfigError if a setting is given under both names."""
+    for former in FORMER_NAMES.keys() & texts.keys():
+        if FORMER_NAMES[former] in texts:
+            raise ConfigError(f"{former} is the former name of {FORMER_NAMES[former]}: both are "
+                              f"set. Remove {former}")
+    return {current_name(name): text for name, text in texts.items()}
 
 
 def is_broker(name: str) -> bool:

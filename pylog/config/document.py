@@ -62,6 +62,13 @@ IMPORTANT = frozenset("""
     ssl.keystore.location ssl.truststore.location ssl.client.auth audit.log.file
     cleanup.policy max.message.bytes retention.ms retention.bytes segment.bytes
     share.auto.offset.reset""".split())
+_FORMER_NAMES = """\
+Four of these settings were renamed in 0.1.0. A former name still works until the next release, and
+brokerd logs a warning that contains the new name. Setting both names is an error.
+
+| former name | name |
+|---|---|
+"""
 _CHANGES = {"": "start", "broker": "per broker", "cluster": "cluster"}
 
 
@@ -70,7 +77,9 @@ def document() -> str:
     own = [row[0] for row in catalogue.OWN]
     shown = [name for name in catalogue.broker_names() if name not in catalogue.INTERNAL]
     kafkas = [catalogue.broker(name) for name in shown if name not in own]
+    former = [f"| {old} | {new} |" for old, new in sorted(catalogue.FORMER_NAMES.items())]
     parts = [_INTRODUCTION, "## pylog's own\n", _table(catalogue.broker(name) for name in own),
+             _FORMER_NAMES + "\n".join(former) + "\n",
              "## Broker settings in effect\n",
              _table(setting for setting in kafkas if setting.effect == "live"),
              "## Settings of Kafka without effect\n",

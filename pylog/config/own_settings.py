@@ -1,12 +1,13 @@
 """Broker settings that exist in pylog only, one row each.
 
 Owns: the rows of settings that Kafka does not have.
-Invariants: names are unique and sorted, and none of them exists in Kafka.
+Invariants: names are unique and sorted, and none of them exists in Kafka; a former name is not in
+  use for another setting.
 """
 
 # log.flush.acks.all.enable: a response of Kafka means page cache only, and a power cut then loses
 # acknowledged records. bench/ measures the cost of the flush, of records.validate.enable and of
-# the size limit; `python -m bench.fanout` measures fetch.gather.max.ms.
+# the size limit; `python -m bench.fanout` measures fetch.batching.max.ms.
 # control.*: Kafka limits only the frame (socket.request.max.bytes); a request of 260 KB can then
 # produce a response of 7.9 GB. Reasonable requests stay below these limits: one million partitions,
 # about as many as one Kafka cluster holds, take 17 MB in a ListOffsets request, 4 MB in an
@@ -14,7 +15,14 @@ Invariants: names are unique and sorted, and none of them exists in Kafka.
 # documentation take 38 MB.
 # quorum.etcd.*: etcd does for several controllers what Kafka's controllers do themselves. The ports
 # differ on shared machines; endpoints, prefix, protocol and login differ with an existing etcd.
+# FORMER_NAMES: old names, accepted with a warning for one release.
 # quorum.zookeeper.*: the names after "ssl" are those of zookeeper.ssl.* in Kafka 3.
+FORMER_NAMES = {
+    "control.request.elements.max": "request.entries.max",
+    "fetch.gather.max.ms": "fetch.batching.max.ms",
+    "log.dir.free.bytes.min": "log.dir.min.free.bytes",
+    "request.log.slow.ms": "slow.request.threshold.ms",
+}
 OWN = (
     ("audit.log.data.enable", "boolean", False, "", "low", "", "live",
      "Adds allowed reads and writes to the audit log. Denied requests and changes are always "
@@ -63,8 +71,6 @@ OWN = (
      "Consumers read a record only after it is on the leader's disk, also with one replica."),
     ("control.request.bytes.max", "int", 33554432, "65536..", "medium", "", "live",
      "Largest request other than Produce and Fetch. A longer request closes its connection."),
-    ("control.request.elements.max", "int", 1048576, "1000..", "medium", "", "live",
-     "Largest number of partitions, groups or resources in one request."),
     ("control.response.bytes.max", "int", 67108864, "65536..", "medium", "", "live",
      "Largest response other than Fetch. A longer response closes the connection."),
     ("decompressed.batch.bytes.max", "long", 104857600, "1..", "medium", "", "live",
@@ -73,9 +79,9 @@ OWN = (
      "live", "Creates the dead-letter topic of a share group on first use."),
     ("errors.deadletterqueue.topic.name.prefix", "string", "dlq.", "", "medium", "cluster", "live",
      "Prefix that names of dead-letter topics must have. Empty: any name is allowed."),
-    ("fetch.gather.max.ms", "int", 10, "0..1000", "low", "", "live",
+    ("fetch.batching.max.ms", "int", 10, "0..1000", "low", "", "live",
      "Longest time that a busy broker delays short fetch responses to batch them. 0 disables it."),
-    ("log.dir.free.bytes.min", "long", -1, "-1..", "high", "cluster", "live",
+    ("log.dir.min.free.bytes", "long", -1, "-1..", "high", "cluster", "live",
      "Free space below which Produce fails with error 56; other requests continue. -1: 2 %, at "
      "most 1 GiB."),
     ("log.flush.acks.all.enable", "boolean", True, "", "high", "", "live",
@@ -135,8 +141,8 @@ OWN = (
     ("replica.flush.before.fetch.enable", "boolean", True, "", "high", "", "live",
      "acks=all waits until the in-sync replicas have flushed. false: until they have it in "
      "page cache."),
-    ("request.log.slow.ms", "long", 1000, "-1..", "low", "", "live",
-     "Logs requests that take longer, a few per second. -1 disables it."),
+    ("request.entries.max", "int", 1048576, "1000..", "medium", "", "live",
+     "Largest number of partitions, groups or resources in one request."),
     ("sasl.oauthbearer.allow.unverified.audience", "boolean", False, "", "medium", "", "live",
      "Accepts tokens for any audience (Kafka 4.4)."),
     ("sasl.oauthbearer.allow.unverified.issuer", "boolean", False, "", "medium", "", "live",
@@ -145,6 +151,8 @@ OWN = (
      "Scopes that a token must contain, all of them."),
     ("sasl.oauthbearer.unsecured.enable", "boolean", False, "", "low", "", "live",
      "Accepts unsigned tokens from any client. For tests only."),
+    ("slow.request.threshold.ms", "long", 1000, "-1..", "low", "", "live",
+     "Logs requests that take longer, a few per second. -1 disables it."),
     ("ssl.crl.location", "string", "", "", "medium", "broker", "live",
      "PEM file of revoked client certificates. Empty: revocation is not checked."),
 )

@@ -41,7 +41,8 @@ class Settings:
         self._sealer: sealing.PasswordEncoder | None = None
         self.dynamic_cluster: dict[str, str] = {}
         self.dynamic_own: dict[str, str] = {}
-        for name, text in (texts or {}).items():
+        texts = self._renamed(texts or {})
+        for name, text in texts.items():
             self._take(name, text)
         try:
             self._unify_node_id()
@@ -50,7 +51,7 @@ class Settings:
             self._check_together()
         except ConfigError as error:
             raise ConfigError(f"{error}{self._with_origins(str(error))}") from None
-        self.texts = {name: text for name, text in (texts or {}).items() if isinstance(text, str)}
+        self.texts = {name: text for name, text in texts.items() if isinstance(text, str)}
         for name, value in self._static.items():
             self.texts[name] = values.format_value(value)
 
@@ -199,7 +200,7 @@ class Settings:
         ones, or another secret may have encrypted them.
         """
         usable = {}
-        for name, stored in texts.items():
+        for name, stored in _with_current_names(texts).items():
             try:
                 usable[name] = self._opened(name, stored, per_broker)
             except ConfigError:
@@ -235,7 +236,8 @@ class Settings:
 
         Return why dynamic.LISTENING are used from the file instead, None if they are not.
         """
-        self.dynamic_cluster, self.dynamic_own = dict(cluster), dict(own)
+        cluster, own = _with_current_names(cluster), _with_current_names(own)
+        self.dynamic_cluster, self.dynamic_own = cluster, own
         self._values = dynamic.layered(self._static, cluster, own)
         self._topic_defaults = None
         try:
@@ -252,6 +254,7 @@ class Settings:
 
     def explain(self, name: str) -> str:
         """Return a description of a setting with its current value. Raises ConfigError."""
+        name = catalogue.current_name(name)
         if not catalogue.is_broker(name) and catalogue.is_topic(name):
             setting, value = catalogue.topic(name), self.topic_defaults()[name]
             origin = next((self.origin(key) for key in setting.synonyms if self[key] is not None),
@@ -275,6 +278,17 @@ class Settings:
                 inert = "" if setting.effect == "live" else "  (no effect in pylog yet)"
                 lines.append(f"{name}={_shown(setting, self[name])}  [{self.origin(name)}]{inert}")
         return lines
+
+    def _renamed(self, texts: dict) -> dict:
+        """Return the texts by present names, and add a warning for each former name."""
+        for former in catalogue.FORMER_NAMES.keys() & texts.keys():
+            name, location = catalogue.FORMER_NAMES[former], ""
+            if former in self._origins:
+                location = f" ({self._origins[former]})"
+                self._origins.setdefault(name, self._origins[former])
+            self.warnings.append(f"{former} is now called {name}: use that name, the former one "
+                                 f"will be removed{location}")
+        return catalogue.with_current_names(texts)
 
     def _take(self, name: str, text) -> None:
         where = self._origins.get(name)
@@ -407,6 +421,14 @@ def _read(path: str) -> str:
     except UnicodeDecodeError:
         # Java reads properties files as Latin-1.
         return data.decode("latin-1")
+
+
+def _with_current_names(stored: dict[str, str]) -> dict[str, str]:
+    """Return dynamic settings by present names. Records of an earlier release have former names; a
+    value that was set later under the present name wins.
+    """
+    found = {catalogue.current_name(name): text for name, text in stored.items()}
+    return {**found, **{name: stored[name] for name in found if name in stored}}
 
 
 def _unknown(name: str, known) -> ConfigError:

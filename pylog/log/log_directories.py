@@ -20,7 +20,7 @@ from pylog.log.replica_moves import directory_name
 
 LOCK = ".lock"
 IDENTITY = "meta.properties"
-# The default of log.dir.free.bytes.min.
+# The default of log.dir.min.free.bytes.
 RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
 QUIET_LOOKS = 5
 PROBE, PROBE_BYTES = ".writable", 64 * 1024
@@ -204,7 +204,7 @@ class Directories:
 
         Logs each change, and each shortage of space, descriptors or memory.
         """
-        wanted = self._settings["log.dir.free.bytes.min"]
+        wanted = self._settings["log.dir.min.free.bytes"]
         for number, path in self.usable():
             native = self.natives[number]
             free, total = native.check_free_space()
@@ -220,7 +220,7 @@ class Directories:
         if self.natives[number].short_of_space and number not in self._full:
             self._full.add(number)
             log.error("produce requests are rejected: the disk has less free space than "
-                      "log.dir.free.bytes.min; delete data or lower retention", extra=details)
+                      "log.dir.min.free.bytes; delete data or lower retention", extra=details)
         elif number in self._full and not self.natives[number].short_of_space:
             self._full.remove(number)
             log.warning("produce requests are accepted again: the disk has free space",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pylog.metadata.image.image import Image
     from pylog.metadata.service import MetadataService
 
-OF_QUORUM = ("pylog_quorum_answering", "pylog_quorum_full", "pylog_quorum_failures",
+OF_QUORUM = ("pylog_quorum_reachable", "pylog_quorum_full", "pylog_quorum_failures",
              "pylog_quorum_appends", "pylog_quorum_append_seconds")
 Samples = list  # of (family, [(label values, number)])
 
@@ -68,7 +68,7 @@ class ClusterView:
                 ((member.address,), int(member.answers)) for member in members]),
             ("pylog_quorum_member_leader", [
                 ((member.address,), int(member.leads)) for member in members]),
-            ("pylog_quorum_member_answer_seconds", [
+            ("pylog_quorum_member_response_seconds", [
                 ((member.address,), member.seconds) for member in members]),
             ("pylog_quorum_member_stored_bytes", [
                 ((member.address,), member.stored_bytes) for member in members
@@ -156,6 +156,6 @@ def _counted(image: Image) -> Samples:
         ("pylog_cluster_partitions", [((), count)]),
         ("pylog_cluster_partitions_offline", [((), offline)]),
         ("pylog_cluster_partitions_moving", [((), moving)]),
-        ("pylog_cluster_partitions_led_elsewhere", [((), elsewhere)]),
+        ("pylog_cluster_non_preferred_leaders", [((), elsewhere)]),
         ("pylog_metadata_offset", [((), image.offset)]),
         ("pylog_controller_epoch", [((), image.epoch)])]

@@ -77,8 +77,9 @@ CLEANER_STATS = (
     ("pylog_cleaner_passes", "passes"), ("pylog_cleaner_read_bytes", "bytes_read"),
     ("pylog_cleaner_written_bytes", "bytes_written"),
     ("pylog_cleaner_read_records", "records_read"),
-    ("pylog_cleaner_kept_records", "records_kept"), ("pylog_cleaner_failures", "failures"),
-    ("pylog_cleaner_logs_at_work", "at_work"), ("pylog_cleaner_logs_left_alone", "left_alone"))
+    ("pylog_cleaner_retained_records", "records_kept"), ("pylog_cleaner_failures", "failures"),
+    ("pylog_cleaner_active_partitions", "at_work"),
+    ("pylog_cleaner_uncleanable_partitions", "uncleanable"))
 DIRECTORY_STATS = (
     ("pylog_log_open_files", "open_files"), ("pylog_log_flush_groups", "flush_groups"),
     ("pylog_log_flush_files", "flush_files"), ("pylog_log_rolls", "rolls"),
@@ -199,7 +200,7 @@ class Collector:
         stats = reactors.stats()
         for family, name in REACTOR_STATS:
             page.single(family, stats[name])
-        page.family("pylog_connections_crowded", [
+        page.family("pylog_connections_over_descriptor_limit", [
             ((reason,), stats[name]) for reason, name in CROWDED])
         resumed = stats["handshakes_resumed"]
         page.family("pylog_tls_handshakes", [
@@ -233,14 +234,14 @@ class Collector:
         for family, name in DIRECTORY_STATS:
             page.family(family, [(values, row[name]) for values, row in stats])
         damaged = [(values, damage_report.figures(directory)) for values, directory in found]
-        page.family("pylog_log_damages", [
+        page.family("pylog_log_corruptions", [
             ((*values, kind), row[f"damages_{kind}"])
             for values, row in damaged for kind in ("cut", "kept")])
-        for family, name in (("pylog_log_cut_bytes", "bytes_cut"),
+        for family, name in (("pylog_log_truncated_bytes", "bytes_cut"),
                              ("pylog_log_recovery_checked_bytes", "recovered_bytes"),
                              ("pylog_log_recovery_trusted_bytes", "trusted_bytes")):
             page.family(family, [(values, row[name]) for values, row in damaged])
-        page.single("pylog_log_recovery_partitions_left", logs.recovering)
+        page.single("pylog_log_recovery_partitions_remaining", logs.recovering)
         page.histograms("pylog_log_flush_seconds", [
             (values, native.flushes(directory)) for values, directory in found])
         page.single("pylog_log_appends", appends)

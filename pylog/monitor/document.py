@@ -89,7 +89,7 @@ for sizes.
 `/explain/groups` lists consumer groups by their lag, as JSON: at most 10,000 groups and 4 MiB. If
 it leaves out groups, `truncated` is true and `left_out` is their number. Metrics and this page also
 leave out groups beyond 20,000 committed offsets or 2 Mi characters of group names in total
-(`pylog_groups_left_out`). `/explain/group/<id>` shows, as JSON, why a group lags: lag in records
+(`pylog_groups_omitted`). `/explain/group/<id>` shows, as JSON, why a group lags: lag in records
 and seconds, rates of the last minute, rebalances of the last five, cold reads, open transactions,
 throttling, and the reasons that follow from them, the first one foremost. Its `history` has the
 last rebalances, also those before a restart: causes with their members and the reasons that clients
@@ -97,8 +97,8 @@ gave, how long each took, and how long its members were without work (in a class
 JoinGroup to the answer of SyncGroup, in a consumer group while they had no partition). Each is a
 line of the broker's log too.
 
-A request that took longer than `request.log.slow.ms` (1000) is one line of the broker's log, at
-most ten a second from each reactor; the next line says how many were left out:
+A request that took longer than `slow.request.threshold.ms` (1000) is one line of the broker's log,
+at most ten a second from each reactor; the next line says how many were left out:
 
     time=... level=warning logger=pylog.request msg="slow request" api=Produce version=11
       client=app peer=10.0.0.7:50412 connection=4294967296 correlation=7 total_ms=1204.551
@@ -123,6 +123,18 @@ _SUBJECTS = (
     *[(prefix, "The process") for prefix in ("process", "pylog_scrape", "pylog_background")])
 
 
+_FORMER_NAMES = """
+## Former names
+
+These metrics were renamed in 0.1.0. brokerd exports them under both names until the next release.
+Use the new names in alerts and dashboards. The label `answer` of pylog_connections_crowded_total is
+called `action` in the new metric.
+
+| former name | name |
+|---|---|
+"""
+
+
 def document() -> str:
     """Return the whole text of docs/reference/metrics.md."""
     parts, subject = [_INTRODUCTION], None
@@ -135,6 +147,10 @@ def document() -> str:
                          "|---|---|---|---|\n")
         parts.append(f"| {metric.sample} | {metric.type} | {', '.join(metric.labels)} | "
                      f"{metric.help} |\n")
+    parts.append(_FORMER_NAMES)
+    parts += [f"| {metric.sample} | {metrics.TABLE[name].sample} |\n"
+              for name, former in metrics.FORMER_NAMES.items()
+              for metric in (metrics.FORMER[former],)]
     return "".join(parts)
 
 

@@ -183,7 +183,7 @@ class GroupLags:
             self._events = self._call_on_loop(group_metrics.events) or self._events
         states = Counter(row.state for row in rows)
         page.family("pylog_groups", [((state,), count) for state, count in sorted(states.items())])
-        page.single("pylog_groups_left_out", sum(self._left_out))
+        page.single("pylog_groups_omitted", sum(self._left_out))
         page.family("pylog_group_members", [((row.id,), row.members) for row in rows])
         page.family("pylog_group_state", [((row.id, row.state), 1) for row in rows])
         page.family("pylog_group_generations", [((row.id,), row.generation) for row in rows])

@@ -1,8 +1,8 @@
 """Every metric of brokerd, one row each.
 
 Owns: names, types, labels, units and one-line descriptions of metrics.
-Invariants: names are unique; the name of a metric with a unit ends with the unit; a counter's
-  samples, not its row, end with `_total`; the rows of one subject are adjacent.
+Invariants: names, present and former, are unique; the name of a metric with a unit ends with the
+  unit; a counter's samples, not its row, end with `_total`; the rows of one subject are adjacent.
 Source: OpenMetrics 1.0; Prometheus' naming conventions.
 
 A row: name, type, labels, unit, help. type: counter, gauge, histogram. unit: "" for a plain number.
@@ -55,7 +55,7 @@ METRICS = (
     ("pylog_cluster_partitions_offline", "gauge", (), "", "Partitions without a leader."),
     ("pylog_cluster_partitions_moving", "gauge", (), "",
      "Partitions whose replicas are being moved, added or removed."),
-    ("pylog_cluster_partitions_led_elsewhere", "gauge", (), "",
+    ("pylog_cluster_non_preferred_leaders", "gauge", (), "",
      "Partitions whose leader is not their first replica."),
     ("pylog_metadata_offset", "gauge", (), "",
      "Offset of the last metadata record that this broker has applied."),
@@ -67,7 +67,7 @@ METRICS = (
      "leader may lack acknowledged records)."),
 
     # ---- the controllers' quorum, on nodes that are controllers
-    ("pylog_quorum_answering", "gauge", (), "",
+    ("pylog_quorum_reachable", "gauge", (), "",
      "0 while this controller cannot reach the quorum. Without it, the metadata cannot change."),
     ("pylog_quorum_full", "gauge", (), "",
      "1 after etcd rejected a change because it has no space (alarm NOSPACE): compact and "
@@ -79,7 +79,7 @@ METRICS = (
     ("pylog_quorum_member_up", "gauge", MEMBER, "",
      "1 while this member of etcd or ZooKeeper answers this controller and has a leader."),
     ("pylog_quorum_member_leader", "gauge", MEMBER, "", "1 for the member that is the leader."),
-    ("pylog_quorum_member_answer_seconds", "gauge", MEMBER, "seconds",
+    ("pylog_quorum_member_response_seconds", "gauge", MEMBER, "seconds",
      "Duration of the last status request, including requests that timed out."),
     ("pylog_quorum_member_stored_bytes", "gauge", MEMBER, "bytes",
      "Disk space of this etcd member's data. The limit of an etcd that brokerd runs is 2 GiB."),
@@ -120,7 +120,7 @@ METRICS = (
 
     # ---- consumer groups that this broker coordinates
     ("pylog_groups", "gauge", ("state",), "", "Groups in each state."),
-    ("pylog_groups_left_out", "gauge", (), "",
+    ("pylog_groups_omitted", "gauge", (), "",
      "Groups above the limit of a scrape. No other metric includes them."),
     ("pylog_group_members", "gauge", GROUP, "", "Members."),
     ("pylog_group_state", "gauge", ("group", "state"), "", "1 for the group's current state."),
@@ -183,7 +183,7 @@ METRICS = (
     ("pylog_requests_abandoned", "counter", (), "",
      "Requests whose connection closed before the response."),
     ("pylog_requests_slow", "counter", (), "",
-     "Requests that took longer than request.log.slow.ms."),
+     "Requests that took longer than slow.request.threshold.ms."),
     ("pylog_requests_throttled", "counter", (), "",
      "Requests whose client was throttled by a quota."),
 
@@ -195,7 +195,7 @@ METRICS = (
     ("pylog_connections_accepted", "counter", (), "", "Connections accepted."),
     ("pylog_connections_refused", "counter", (), "",
      "Connections closed without reading: over max.connections.per.ip or the address's quota."),
-    ("pylog_connections_crowded", "counter", ("answer",), "",
+    ("pylog_connections_over_descriptor_limit", "counter", ("action",), "",
      "Connections affected by a lack of descriptors: refused, or closed after being idle to make "
      "room."),
     ("pylog_tls_handshakes", "counter", ("end",), "",
@@ -224,7 +224,7 @@ METRICS = (
     ("pylog_log_directory_free_bytes", "gauge", DIRECTORY, "bytes",
      "Free space of its file system."),
     ("pylog_log_directory_full", "gauge", DIRECTORY, "",
-     "1 while produce requests are rejected because less than log.dir.free.bytes.min is free."),
+     "1 while produce requests are rejected because less than log.dir.min.free.bytes is free."),
     ("pylog_log_open_files", "gauge", DIRECTORY, "", "Open segment files."),
     ("pylog_log_flush_seconds", "histogram", DIRECTORY, "seconds", "One fdatasync or syncfs."),
     ("pylog_log_flush_groups", "counter", DIRECTORY, "",
@@ -234,16 +234,17 @@ METRICS = (
     ("pylog_log_shortages", "counter", DIRECTORY, "",
      "Calls that failed for lack of space, descriptors or memory; brokerd retries them."),
     ("pylog_log_segments_deleted", "counter", DIRECTORY, "", "Segments that retention removed."),
-    ("pylog_log_damages", "counter", ("directory", "kind"), "",
+    ("pylog_log_corruptions", "counter", ("directory", "kind"), "",
      "Damaged data found: cut (ends of logs without a complete batch, and later segments) or "
      "kept (between good batches; readers skip it)."),
-    ("pylog_log_cut_bytes", "counter", DIRECTORY, "bytes", "Bytes that recoveries truncated."),
+    ("pylog_log_truncated_bytes", "counter", DIRECTORY, "bytes",
+     "Bytes that recoveries truncated."),
     ("pylog_log_recovery_checked_bytes", "counter", DIRECTORY, "bytes",
      "Bytes that recoveries checked after an unclean stop."),
     ("pylog_log_recovery_trusted_bytes", "counter", DIRECTORY, "bytes",
      "Bytes for which recoveries read only the headers, because nothing changed since the killed "
      "broker wrote them."),
-    ("pylog_log_recovery_partitions_left", "gauge", (), "",
+    ("pylog_log_recovery_partitions_remaining", "gauge", (), "",
      "Partitions that are still recovering after an unclean stop. They return "
      "NOT_LEADER_OR_FOLLOWER."),
     ("pylog_log_appends", "counter", (), "", "Record batches appended, over all logs."),
@@ -255,10 +256,10 @@ METRICS = (
     ("pylog_cleaner_read_bytes", "counter", (), "bytes", "Bytes that the cleaner read."),
     ("pylog_cleaner_written_bytes", "counter", (), "bytes", "Bytes that the cleaner wrote."),
     ("pylog_cleaner_read_records", "counter", (), "", "Records that the cleaner read."),
-    ("pylog_cleaner_kept_records", "counter", (), "", "Records that the cleaner retained."),
+    ("pylog_cleaner_retained_records", "counter", (), "", "Records that the cleaner retained."),
     ("pylog_cleaner_failures", "counter", (), "", "Failed cleaning passes."),
-    ("pylog_cleaner_logs_at_work", "gauge", (), "", "Partitions that are being cleaned."),
-    ("pylog_cleaner_logs_left_alone", "gauge", (), "",
+    ("pylog_cleaner_active_partitions", "gauge", (), "", "Partitions that are being cleaned."),
+    ("pylog_cleaner_uncleanable_partitions", "gauge", (), "",
      "Partitions that are no longer cleaned because a pass failed."),
 
     # ---- state.lmdb
@@ -297,6 +298,26 @@ class Metric:
         return f"{self.name}_total" if self.type == "counter" else self.name
 
 
+# Present name -> former name. Both are exported until the next release.
+FORMER_NAMES = {
+    "pylog_cleaner_active_partitions": "pylog_cleaner_logs_at_work",
+    "pylog_cleaner_retained_records": "pylog_cleaner_kept_records",
+    "pylog_cleaner_uncleanable_partitions": "pylog_cleaner_logs_left_alone",
+    "pylog_cluster_non_preferred_leaders": "pylog_cluster_partitions_led_elsewhere",
+    "pylog_connections_over_descriptor_limit": "pylog_connections_crowded",
+    "pylog_groups_omitted": "pylog_groups_left_out",
+    "pylog_log_corruptions": "pylog_log_damages",
+    "pylog_log_recovery_partitions_remaining": "pylog_log_recovery_partitions_left",
+    "pylog_log_truncated_bytes": "pylog_log_cut_bytes",
+    "pylog_quorum_member_response_seconds": "pylog_quorum_member_answer_seconds",
+    "pylog_quorum_reachable": "pylog_quorum_answering",
+}
+_FORMER_LABELS = {"pylog_connections_crowded": ("answer",)}
+
 TABLE = {row[0]: Metric(row) for row in METRICS}
-assert len(TABLE) == len(METRICS)
+FORMER = {former: Metric((former, TABLE[name].type, _FORMER_LABELS.get(former, TABLE[name].labels),
+                          TABLE[name].unit, f"Former name of {name}."))
+          for name, former in FORMER_NAMES.items()}
+ALL = {**TABLE, **FORMER}
+assert len(ALL) == len(METRICS) + len(FORMER_NAMES)
 SHARES = [name for name in TABLE if name.startswith("pylog_share_")]

@@ -29,7 +29,7 @@ def labels(name: str, *values) -> bytes:
 
     Clients choose the names of groups and topics, so each value is bounded and printable.
     """
-    names = metrics.TABLE[name].labels
+    names = metrics.ALL[name].labels
     assert len(names) == len(values), (name, values)
     return ",".join(f'{label}="{_label_value(str(value))}"'
                     for label, value in zip(names, values, strict=True)).encode(
@@ -64,7 +64,13 @@ class Page:
         self._written: set[str] = set()
 
     def family(self, name: str, samples) -> None:
-        """Write a family. samples: [(label values, number)]."""
+        """Write a family, also under its former name. samples: [(label values, number)]."""
+        samples = list(samples)
+        for each in (name, metrics.FORMER_NAMES.get(name)):
+            if each is not None:
+                self._family(each, samples)
+
+    def _family(self, name: str, samples: list) -> None:
         metric = self._head(name)
         self._text.put("".join(
             _line(metric.sample, labels(name, *values).decode(), number)
@@ -109,7 +115,7 @@ class Page:
         return self._text.value()
 
     def _head(self, name: str):
-        metric = metrics.TABLE[name]
+        metric = metrics.ALL[name]
         assert name not in self._written, name
         self._written.add(name)
         shown = name if self._open_metrics else metric.sample

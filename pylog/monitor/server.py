@@ -234,7 +234,7 @@ class Monitor:
             if view is None:
                 return 404, JSON, _json({
                     "error": f"this broker does not coordinate group {name}, or the group is one "
-                             "of those that pylog_groups_left_out counts"})
+                             "of those that pylog_groups_omitted counts"})
             return 200, JSON, _json(view)
         if path == "/cluster":
             with self._scraping:

@@ -301,7 +301,7 @@ def _reactors(settings, grants, io_pool, quotas, throttle, repeats) -> Reactors:
         send_buffer_bytes=settings["socket.send.buffer.bytes"],
         receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
         fetch_bytes_max=settings["fetch.max.bytes"],
-        gather_ms_max=settings["fetch.gather.max.ms"],
+        gather_ms_max=settings["fetch.batching.max.ms"],
         unauthenticated_bytes_max=settings["sasl.server.max.receive.size"],
         sessions_max=settings["max.incremental.fetch.session.cache.slots"])
 

@@ -49,7 +49,7 @@ class RequestRunner:
         self._quotas = services.quotas
         self._sender = sender
         self._tasks = tasks
-        self._decoder = RequestDecoder(services.settings["control.request.elements.max"])
+        self._decoder = RequestDecoder(services.settings["request.entries.max"])
         self._chunks = ChunkedRequests(services, self._decoder)
         self._forwarder = RequestForwarder(services, sender, tasks)
         self._cache = ResponseCache(services, sender, tasks)

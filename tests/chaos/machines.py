@@ -32,7 +32,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": 3, "transaction.state.log.num.partitions": 3,
     "group.initial.rebalance.delay.ms": 0, "log.segment.bytes": 1 << 20,
     "replica.lag.time.max.ms": 3000, "controller.listener.names": "CONTROLLER",
-    "process.roles": "broker,controller", "log.dir.free.bytes.min": 1 << 20,
+    "process.roles": "broker,controller", "log.dir.min.free.bytes": 1 << 20,
 }
 
 

@@ -34,6 +34,7 @@ OTHERS = {
     "messaging.system": "OpenTelemetry's",
     "spark.python.unix.domain.socket.enabled": "Spark's own",
 }
+KNOWN |= catalogue.FORMER_NAMES.keys()
 FIRST = {".".join(name.split(".")[:2]) for name in KNOWN if name.count(".") > 1}
 LAST = {name.rpartition(".")[2] for name in KNOWN}
 NAME = re.compile(r"(?<![\w./:@<$-])[a-z][a-z0-9]*(?:\.[a-z0-9]+)+(?![\w/<*-]|\.\w)")

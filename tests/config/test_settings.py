@@ -261,3 +261,36 @@ def test_a_controller_without_a_broker_names_the_brokers_listener_as_kafkas_may(
     assert settings.between_brokers == "IN" and settings.protocol_of("IN") == "SASL_SSL"
     with pytest.raises(ConfigError, match="=in: no listener has that name; there are: CONTROLLER$"):
         Settings({**texts, "listener.security.protocol.map": "CONTROLLER:PLAINTEXT"})
+
+
+@pytest.mark.parametrize("former, name, text", [
+    ("control.request.elements.max", "request.entries.max", "2000"),
+    ("fetch.gather.max.ms", "fetch.batching.max.ms", "7"),
+    ("log.dir.free.bytes.min", "log.dir.min.free.bytes", "5000"),
+    ("request.log.slow.ms", "slow.request.threshold.ms", "70"),
+])
+def test_former_name_of_a_setting_still_works_with_a_warning(tmp_path, former, name, text):
+    path = tmp_path / "server.properties"
+    path.write_text(f"{former}={text}\n")
+    settings = Settings.load(str(path))
+    assert settings[name] == int(text) and settings.origin(name) == f"{path}:1"
+    assert settings.warnings == [f"{former} is now called {name}: use that name, the former one "
+                                 f"will be removed ({path}:1)"]
+    assert settings.explain(former) == settings.explain(name)
+    assert Settings({name: text}).warnings == []
+
+
+def test_setting_under_both_names_is_an_error():
+    with pytest.raises(ConfigError, match="request.log.slow.ms is the former name of "
+                                          "slow.request.threshold.ms: both are set"):
+        Settings({"request.log.slow.ms": "1", "slow.request.threshold.ms": "2"})
+
+
+def test_dynamic_setting_stored_under_its_former_name_applies():
+    settings = Settings({})
+    former, name = "log.dir.free.bytes.min", "log.dir.min.free.bytes"
+    assert settings.usable_dynamic({former: "7"}, False) == {name: "7"}
+    settings.set_dynamic({former: "7"}, {})
+    assert settings[name] == 7 and settings.dynamic_cluster == {name: "7"}
+    settings.set_dynamic({former: "7", name: "8"}, {})
+    assert settings[name] == 8

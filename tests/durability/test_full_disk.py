@@ -208,7 +208,7 @@ RESERVE = 20 * MIB
 
 
 def test_below_the_reserve_only_produce_is_rejected(small_disk, tmp_path):
-    with Brokerd(tmp_path / "run", {"log.dir.free.bytes.min": RESERVE},
+    with Brokerd(tmp_path / "run", {"log.dir.min.free.bytes": RESERVE},
                  data_dir=small_disk / "data") as broker:
         topic, group = unique("reserve"), unique("group")
         create_topic(broker.port, topic, file_delete_delay_ms=0)
@@ -318,7 +318,7 @@ def test_shortage_is_logged_counted_explained_and_ends_without_a_restart(ram, pr
 
 
 def test_a_disk_below_the_threshold_is_logged_counted_explained_and_recovers(small_disk, tmp_path):
-    with Brokerd(tmp_path / "run", {"log.dir.free.bytes.min": RESERVE,
+    with Brokerd(tmp_path / "run", {"log.dir.min.free.bytes": RESERVE,
                                     "metrics.listener": "127.0.0.1:0"},
                  data_dir=small_disk / "data") as broker:
         topic = unique("threshold")
@@ -330,7 +330,7 @@ def test_a_disk_below_the_threshold_is_logged_counted_explained_and_recovers(sma
             row = produce(connection, topic, batch([record(value=bytes(100_000))]))
             assert re.fullmatch(
                 rf"The broker's disk has \d+ bytes free. Produce requests need more than {RESERVE}"
-                r" \(log.dir.free.bytes.min\).", row["error_message"])
+                r" \(log.dir.min.free.bytes\).", row["error_message"])
             assert _failures(broker, topic) == 2
             _wait_line(broker, "produce requests are rejected")
             line = next(line for line in broker.tail(20_000).splitlines()

@@ -42,7 +42,7 @@ def disks(*natives, cordoned=(), free_min=-1, paths=None):
         cordoned_log_dirs = frozenset(cordoned)
 
     made = Directories(paths or [f"/d{number}" for number in range(len(natives))],
-                       Settings({"log.dir.free.bytes.min": free_min}), None)
+                       Settings({"log.dir.min.free.bytes": free_min}), None)
     made.natives, made.loads = list(natives), [0] * len(natives)
     made.listings = [set() for _ in natives]
     return made
@@ -162,7 +162,7 @@ def test_failed_clean_stop_mark_affects_only_its_directory(marked, monkeypatch):
     (-1, 50 * GIB, GIB), (-1, 50 * GIB - 50, GIB - 1), (-1, 500 * GIB, GIB), (-1, 5000, 100),
     (0, 50 * GIB, 0), (7, 50 * GIB, 7)])
 def test_disk_reserve_is_two_percent_up_to_a_gibibyte(wanted, total, reserve):
-    """log.dir.free.bytes.min; -1 derives it from the disk's size."""
+    """log.dir.min.free.bytes; -1 derives it from the disk's size."""
     made = disks(Native(free=total, total=total), Native(offline=True), free_min=wanted)
     made.check_free_space()
     assert made.natives[0].reserves == [reserve] and made.natives[1].reserves == []

@@ -222,7 +222,7 @@ def test_removed_directory_may_be_missing_already(tmp_path):
 
 def test_regained_space_is_logged_once(world, caplog):
     world.disks.open()
-    world.disks._settings = {"log.dir.free.bytes.min": 10}
+    world.disks._settings = {"log.dir.min.free.bytes": 10}
     for native in world.disks.natives:
         native.short_of_space, native.free = False, 50
 

@@ -93,7 +93,7 @@ def test_a_partition_that_found_no_descriptor_at_the_start_is_opened_later(tmp_p
 
 
 def test_long_directory_name_is_set_aside_like_a_short_one(tmp_path):
-    disks = Directories([str(tmp_path)], Settings({"log.dir.free.bytes.min": "0"}), None)
+    disks = Directories([str(tmp_path)], Settings({"log.dir.min.free.bytes": "0"}), None)
     disks.open()
     for name in ("t-0", "t" * 249 + "-0"):
         (tmp_path / name).mkdir()
@@ -107,7 +107,7 @@ def test_long_directory_name_is_set_aside_like_a_short_one(tmp_path):
 def test_new_partitions_use_the_healthy_directory_with_the_fewest(tmp_path):
     paths = [str(tmp_path / name) for name in "abc"]
     (tmp_path / "c").write_text("no directory")
-    disks = Directories(paths, Settings({"log.dir.free.bytes.min": "0"}), None)
+    disks = Directories(paths, Settings({"log.dir.min.free.bytes": "0"}), None)
     disks.open()
     assert [number for number, _ in disks.usable()] == [0, 1]
     assert disks.newly_failed() == [] and disks.fatal() is None
@@ -124,7 +124,7 @@ def test_new_partitions_use_the_healthy_directory_with_the_fewest(tmp_path):
 
 def test_cordoned_directory_gets_partitions_only_as_a_last_resort(tmp_path):
     paths = [str(tmp_path / name) for name in "ab"]
-    settings = Settings({"log.dirs": ",".join(paths), "log.dir.free.bytes.min": "0"})
+    settings = Settings({"log.dirs": ",".join(paths), "log.dir.min.free.bytes": "0"})
     disks = Directories(paths, settings, None)
     disks.open()
     disks.loads[1] = 5
@@ -218,7 +218,7 @@ def recorded(monkeypatch):
 
 
 def test_a_directory_that_was_set_aside_stays_so_after_a_power_cut(tmp_path, monkeypatch):
-    disks = Directories([str(tmp_path)], Settings({"log.dir.free.bytes.min": "0"}), None)
+    disks = Directories([str(tmp_path)], Settings({"log.dir.min.free.bytes": "0"}), None)
     disks.open()
     (tmp_path / "t-0").mkdir()
     calls = recorded(monkeypatch)
@@ -259,7 +259,7 @@ def test_the_name_of_a_new_directory_is_on_disk_before_it_is_formatted(
 @pytest.mark.parametrize("code, offline", [(errno.EIO, True), (errno.ENOSPC, False)])
 def test_a_directory_that_cannot_be_renamed_is_a_fault_of_the_disk_but_for_a_shortage(
         tmp_path, monkeypatch, code, offline):
-    disks = Directories([str(tmp_path)], Settings({"log.dir.free.bytes.min": "0"}), None)
+    disks = Directories([str(tmp_path)], Settings({"log.dir.min.free.bytes": "0"}), None)
     disks.open()
     (tmp_path / "t-0").mkdir()
 

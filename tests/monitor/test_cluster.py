@@ -41,7 +41,7 @@ def test_partitions_and_brokers_are_counted_as_the_image_has_them():
         (1, [1, 2], [1, 2]), (2, [1, 2], [2]), (-1, [3], [3]))))
     assert found["pylog_cluster_partitions"] == {(): 3}
     assert found["pylog_cluster_partitions_offline"] == {(): 1}
-    assert found["pylog_cluster_partitions_led_elsewhere"] == {(): 1}
+    assert found["pylog_cluster_non_preferred_leaders"] == {(): 1}
     assert found["pylog_cluster_brokers"] == {("active",): 2, ("fenced",): 1, ("stopping",): 0}
     assert found["pylog_controller_epoch"] == {(): 7}
     assert found["pylog_controller_active"] == {(): 0}
@@ -80,7 +80,7 @@ def test_controller_reports_elections_and_quorum():
     assert found["pylog_quorum_member_up"] == {("e1:1",): 1, ("e2:1",): 0}
     assert found["pylog_quorum_member_leader"] == {("e1:1",): 1, ("e2:1",): 0}
     assert found["pylog_quorum_member_stored_bytes"] == {("e1:1",): 4096}
-    assert found["pylog_quorum_member_answer_seconds"] == {("e1:1",): 0.25, ("e2:1",): 0.5}
+    assert found["pylog_quorum_member_response_seconds"] == {("e1:1",): 0.25, ("e2:1",): 0.5}
 
 
 def members():

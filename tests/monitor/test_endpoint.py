@@ -18,7 +18,7 @@ from tests.wire.raw import Connection
 
 OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
 JOIN_GROUP, ALTER_CLIENT_QUOTAS = 11, 49
-BROKER_SETTINGS = {"metrics.listener": "127.0.0.1:0", "request.log.slow.ms": "200",
+BROKER_SETTINGS = {"metrics.listener": "127.0.0.1:0", "slow.request.threshold.ms": "200",
                    "group.initial.rebalance.delay.ms": "0"}
 
 
@@ -71,7 +71,14 @@ def test_scrape_is_accepted_by_the_librarys_parser(address, new):
 
 
 def test_family_outside_the_table_is_never_exported(address):
-    assert scrape.families(address).keys() == metrics.TABLE.keys()
+    assert scrape.families(address).keys() == metrics.ALL.keys()
+
+
+@pytest.mark.parametrize("name, former", metrics.FORMER_NAMES.items())
+def test_former_name_of_a_metric_has_the_same_samples(address, name, former):
+    found = scrape.families(address)
+    assert [(tuple(sample.labels.values()), sample.value) for sample in found[former].samples] \
+        == [(tuple(sample.labels.values()), sample.value) for sample in found[name].samples]
 
 
 def test_produce_and_fetch_move_the_counters_of_their_topic(brokerd, address):

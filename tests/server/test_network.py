@@ -43,6 +43,6 @@ def test_reactors_get_the_settings_of_fetches(monkeypatch):
             ({}, False, 10),
             ({"replica.selector.class":
               "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-              "fetch.gather.max.ms": "25"}, True, 25)):
+              "fetch.batching.max.ms": "25"}, True, 25)):
         network_of._reactors(Settings(texts), none, none, none, none, none)
         assert (found["rack_aware"], found["gather_ms_max"]) == (rack_aware, gather_ms)

@@ -23,7 +23,7 @@ BAD_SESSION, METADATA_TOO_LARGE, TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED = 26,
 INVALID_TIMEOUT, ID_REQUIRED, GROUP_FULL = 50, 79, 81
 RETRIABLE = (3, 14, 15, 16)
 SETTINGS = {
-    "control.request.elements.max": 1000,
+    "request.entries.max": 1000,
     "decompressed.batch.bytes.max": 5000,
     "group.coordinator.rebalance.protocols": "classic",
     "group.initial.rebalance.delay.ms": 0,

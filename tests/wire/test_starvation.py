@@ -121,8 +121,8 @@ def test_idle_connections_leave_files_their_descriptors(short_of_descriptors, as
         assert time.monotonic() < end_s, "nobody is let in"
         time.sleep(0.2)
     _written(broker, topic)
-    refused = _metric(broker, 'pylog_connections_crowded_total{answer="refused"}')
-    closed = _metric(broker, 'pylog_connections_crowded_total{answer="closed"}')
+    refused = _metric(broker, 'pylog_connections_over_descriptor_limit_total{action="refused"}')
+    closed = _metric(broker, 'pylog_connections_over_descriptor_limit_total{action="closed"}')
     assert refused > 500 and (closed > 0 or asking)
     end_s = time.monotonic() + 10
     while "too few file descriptors" not in broker.tail(1 << 20):
@@ -215,7 +215,7 @@ def short_of_room(request, tmp_path):
 
 
 def _room(folder) -> tuple[int, int]:
-    """Return (free bytes, the reserve for log.dir.free.bytes.min=-1)."""
+    """Return (free bytes, the reserve for log.dir.min.free.bytes=-1)."""
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize // 50
 

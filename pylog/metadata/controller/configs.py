@@ -83,7 +83,7 @@ def own_fault(image: Image, resource, settings, node_id: int, incremental: bool)
 
 
 def _check_form(resource, incremental: bool) -> None:
-    names = [config.name for config in resource.configs]
+    names = [_present_name(resource.resource_type, config.name) for config in resource.configs]
     if len(set(names)) < len(names):
         raise _bad("Error due to duplicate config keys")
     missing = [config.name for config in resource.configs if config.value is None
@@ -146,11 +146,21 @@ def reencrypt(image: Image, settings) -> list:
 
 
 def _changes(kind: int, current: dict, resource, incremental: bool) -> dict:
-    """Return {setting: new text, or None to remove it}."""
+    """Return {setting: new text, or None to remove it}, by present names."""
     if incremental:
-        return {config.name: _operated(kind, current, config) for config in resource.configs}
-    changes = {config.name: config.value for config in resource.configs}
-    return {**changes, **{key: None for key in current if key not in changes}}
+        changes = {_present_name(kind, config.name): _operated(kind, current, config)
+                   for config in resource.configs}
+        # A record of an earlier release may have set the former name.
+        superseded = [key for key in current if _present_name(kind, key) != key
+                      and _present_name(kind, key) in changes]
+    else:
+        changes = {_present_name(kind, config.name): config.value for config in resource.configs}
+        superseded = [key for key in current if key not in changes]
+    return {**changes, **dict.fromkeys(superseded)}
+
+
+def _present_name(kind: int, name: str) -> str:
+    return catalogue.current_name(name) if kind == RESOURCE_BROKER else name
 
 
 def _operated(kind: int, current: dict, config) -> str | None:
