@@ -21,43 +21,35 @@ from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from typing import Any
 
     from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message
-    from pylog.api.security.sasl import AuthenticationApi
+    from pylog.api.services import ApiServices
     from pylog.config import Settings
-    from pylog.config.client_quotas import ClientQuotas
     from pylog.metadata.service import MetadataService
-    from pylog.security.authorization.access import Access
 
 
-def handlers(*, settings: Settings, metadata_service: MetadataService, observers: Any,
-             client_quotas: ClientQuotas, registered: Callable[[], Awaitable[None]], node_id: int,
-             now_ms: Callable[[], int], watch: Callable[[int], None],
-             asker: Callable[[RequestContext], tokens.Asker], access: Access | None,
-             authentication: Callable[[RequestContext], AuthenticationApi | None]
-             ) -> dict[int, Handler]:
-    """Return handlers by api key. observers: metadata_log.Observers. watch: requests a notification
-    when a connection closes. access: None allows everything. The others as in api.handlers.
-    """
+def handlers(services: ApiServices, observers: Any) -> dict[int, Handler]:
+    """Return handlers by api key. observers: metadata_log.Observers."""
+    settings, metadata_service, access = services.settings, services.metadata, services.access
+    client_quotas, node_id, now_ms = services.client_quotas, services.node_id, services.now_ms
     decider: Any = controller.LocalController(metadata_service)
     found: dict[int, Handler] = {}
     for family in (
             versions.VersionsApi(metadata_service, api.OF_CONTROLLER, True).handlers(),
             topics.TopicsApi(decider, client_quotas, settings).handlers(),
-            configs.ConfigsApi(decider, metadata_service, settings, registered,
+            configs.ConfigsApi(decider, metadata_service, settings, services.registered,
                                node_id).handlers(),
             partitions.PartitionsApi(decider, metadata_service, client_quotas).handlers(),
             quorum.QuorumApi(decider, metadata_service, settings, node_id, now_ms,
                              observers).handlers(),
             quotas.QuotasApi(decider, metadata_service).handlers(),
             acls_and_users.SecurityApi(decider, metadata_service, access is not None,
-                                       authentication).handlers(),
-            tokens.DelegationTokensApi(decider, metadata_service, settings, asker, access,
-                                       now_ms).handlers(),
-            controller.ControllerApi(decider, watch).handlers(),
+                                       services.authentication).handlers(),
+            tokens.DelegationTokensApi(decider, metadata_service, settings, services.asker,
+                                       access, now_ms).handlers(),
+            controller.ControllerApi(decider, services.watch).handlers(),
             metadata_log.MetadataLogApi(metadata_service, observers, node_id, now_ms).handlers(),
             ControllersApi(metadata_service, settings, node_id).handlers()):
         assert not found.keys() & family.keys(), sorted(found.keys() & family.keys())

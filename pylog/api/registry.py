@@ -22,23 +22,14 @@ from pylog.protocol import api
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
 
     from pylog._native.server.reactor import RequestContext
-    from pylog._native.server.heartbeat_cache import Repeats
     from pylog.api.handler import Handler, Message, Result
-    from pylog.api.security.sasl import AuthenticationApi
+    from pylog.api.services import ApiServices
     from pylog.config import Settings
-    from pylog.config.client_quotas import ClientQuotas
-    from pylog.coordinator.runtime.local_append import Markers
-    from pylog.coordinator.groups.service import GroupCoordinator
-    from pylog.coordinator.transactions.service import TransactionCoordinator
-    from pylog.coordinator.transactions.verification import Verification
-    from pylog.log.manager import LogManager
-    from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
     from pylog.security.authorization.access import Access
-    from pylog.share.service import Sharing
 
 OF_SHARE_GROUPS = (
     api.SHARE_GROUP_HEARTBEAT, api.SHARE_GROUP_DESCRIBE, api.SHARE_FETCH, api.SHARE_ACKNOWLEDGE,
@@ -47,10 +38,6 @@ OF_SHARE_GROUPS = (
     api.DESCRIBE_SHARE_GROUP_OFFSETS, api.ALTER_SHARE_GROUP_OFFSETS,
     api.DELETE_SHARE_GROUP_OFFSETS)
 OF_STREAMS_GROUPS = (api.STREAMS_GROUP_HEARTBEAT, api.STREAMS_GROUP_DESCRIBE)
-
-
-def _no_sasl(context: RequestContext) -> None:
-    return None
 
 
 def _made_later(keys: Iterable[int], make: Callable[[], dict[int, Handler]]) -> dict[int, Handler]:
@@ -67,14 +54,12 @@ def _made_later(keys: Iterable[int], make: Callable[[], dict[int, Handler]]) -> 
     return {key: later(key) for key in keys}
 
 
-def _share_groups(sharing: Sharing, coordinator: GroupCoordinator, addresses: cluster.Addresses,
-                  metadata_service: MetadataService, settings: Settings,
-                  watch: Callable[[int], object], client_quotas: ClientQuotas,
-                  access: Access | None) -> dict[int, Handler]:
+def _share_groups(services: ApiServices, addresses: cluster.Addresses) -> dict[int, Handler]:
     # Imported here because not every broker has share groups.
     from pylog.api.data import share_fetch, share_state
     from pylog.api.groups import share as share_groups, share_offsets
 
+    access, sharing, metadata_service = services.access, services.sharing(), services.metadata
     may_read = None
     if access is not None:
         from pylog.security.authorizer import READ, TOPIC
@@ -83,87 +68,72 @@ def _share_groups(sharing: Sharing, coordinator: GroupCoordinator, addresses: cl
             return access.may(context, READ, TOPIC, name)
 
     return {
-        **share_groups.ShareGroupsApi(coordinator, sharing.coordinator, sharing.states,
+        **share_groups.ShareGroupsApi(services.groups, sharing.coordinator, sharing.states,
                                       sharing.settings, metadata_service).handlers(),
         **share_fetch.ShareFetchApi(sharing.partitions, sharing.coordinator, addresses,
-                                    metadata_service, settings, watch, client_quotas,
-                                    may_read).handlers(),
+                                    metadata_service, services.settings, services.watch,
+                                    services.client_quotas, may_read).handlers(),
         **share_state.ShareStatesApi(sharing.coordinator).handlers(),
-        **share_offsets.ShareOffsetsApi(coordinator, sharing, metadata_service).handlers(),
+        **share_offsets.ShareOffsetsApi(services.groups, sharing, metadata_service).handlers(),
     }
 
 
-def _streams_groups(coordinator: GroupCoordinator, controller: ActiveController,
-                    metadata_service: MetadataService, client_quotas: ClientQuotas,
-                    settings: Settings, now_ms: Callable[[], int],
-                    access: Access | None) -> dict[int, Handler]:
+def _streams_groups(services: ApiServices) -> dict[int, Handler]:
     # Imported here because few brokers have Streams groups.
     from pylog.api.groups.streams import StreamsGroupsApi
     from pylog.api.groups.streams_topics import InternalTopics
 
-    return StreamsGroupsApi(coordinator, metadata_service, InternalTopics(controller, now_ms),
-                            client_quotas, settings, access).handlers()
+    return StreamsGroupsApi(
+        services.groups, services.metadata, InternalTopics(services.controller, services.now_ms),
+        services.client_quotas, services.settings, services.access).handlers()
 
 
-def handlers(*, settings: Settings, metadata_service: MetadataService,
-             controller: ActiveController, logs: LogManager, coordinator: GroupCoordinator,
-             transactions: TransactionCoordinator, verification: Verification, markers: Markers,
-             client_quotas: ClientQuotas, listener_name: Callable[[int], str],
-             registered: Callable[[], Awaitable[None]], node_id: int,
-             now_ms: Callable[[], int], sharing: Callable[[], Sharing],
-             watch: Callable[[int], object], asker: Callable[[RequestContext], tokens.Asker],
-             forward: Callable[[RequestContext, Message], Awaitable[Message]] | None = None,
-             access: Access | None = None, repeats: Repeats | None = None,
-             authentication: Callable[[RequestContext], AuthenticationApi | None] = _no_sasl
-             ) -> dict[int, Handler]:
-    """Return the handlers of all families.
-
-    metadata_service: has the current image. listener_name: see api.cluster.cluster. registered: see
-    api.cluster.configs. sharing: returns the share groups, created on first use. watch: see
-    api.data.share_fetch. asker, forward: see api.security.delegation_tokens. authentication: see
-    api.security.acls_and_users. repeats: see api.groups.consumer.
-    """
-    addresses = cluster.Addresses(metadata_service, settings, node_id, listener_name)
+def handlers(services: ApiServices) -> dict[int, Handler]:
+    """Return the handlers of all families."""
+    settings, metadata_service, controller = \
+        services.settings, services.metadata, services.controller
+    client_quotas, node_id, now_ms = services.client_quotas, services.node_id, services.now_ms
+    addresses = cluster.Addresses(metadata_service, settings, node_id, services.listener_name)
     in_transactions = transactions_family.TransactionsApi(
-        transactions, verification, markers, coordinator, metadata_service, now_ms)
-    leaders = offsets.Leaders(metadata_service, logs, node_id)
+        services.transactions, services.verification, services.markers, services.groups,
+        metadata_service, now_ms)
+    leaders = offsets.Leaders(metadata_service, services.logs, node_id)
     found: dict[int, Handler] = {}
     for family in (
             versions.VersionsApi(metadata_service, api.advertised(),
                                  metadata_service.replicates).handlers(),
             metadata.MetadataApi(addresses, metadata_service, controller, client_quotas, settings,
-                                 node_id, access).handlers(),
+                                 node_id, services.access).handlers(),
             topics.TopicsApi(controller, client_quotas, settings).handlers(),
             offsets.OffsetsApi(leaders).handlers(),
-            producers.ProducersApi(controller, metadata_service, logs, in_transactions,
+            producers.ProducersApi(controller, metadata_service, services.logs, in_transactions,
                                    now_ms).handlers(),
             in_transactions.handlers(),
             cluster.ClusterApi(addresses, metadata_service, settings, node_id,
                                controller).handlers(),
-            classic_groups.GroupsApi(coordinator, transactions, sharing, addresses).handlers(),
-            _made_later(OF_SHARE_GROUPS, lambda: _share_groups(
-                sharing(), coordinator, addresses, metadata_service, settings, watch, client_quotas,
-                access)),
-            _made_later(OF_STREAMS_GROUPS, lambda: _streams_groups(
-                coordinator, controller, metadata_service, client_quotas, settings, now_ms,
-                access)),
-            consumer_groups.ConsumerGroupsApi(coordinator, metadata_service, settings, access,
-                                              repeats).handlers(),
-            committed_offsets.CommittedOffsetsApi(coordinator, metadata_service).handlers(),
-            configs.ConfigsApi(controller, metadata_service, settings, registered, node_id,
-                               forward).handlers(),
+            classic_groups.GroupsApi(services.groups, services.transactions, services.sharing,
+                                     addresses).handlers(),
+            _made_later(OF_SHARE_GROUPS, lambda: _share_groups(services, addresses)),
+            _made_later(OF_STREAMS_GROUPS, lambda: _streams_groups(services)),
+            consumer_groups.ConsumerGroupsApi(services.groups, metadata_service, settings,
+                                              services.access, services.repeats).handlers(),
+            committed_offsets.CommittedOffsetsApi(services.groups, metadata_service).handlers(),
+            configs.ConfigsApi(controller, metadata_service, settings, services.registered,
+                               node_id, services.forward).handlers(),
             partitions.PartitionsApi(controller, metadata_service, client_quotas).handlers(),
-            delete_records.RecordsApi(leaders, metadata_service, logs, settings).handlers(),
-            log_dirs.LogDirsApi(logs, metadata_service).handlers(),
+            delete_records.RecordsApi(leaders, metadata_service, services.logs,
+                                      settings).handlers(),
+            log_dirs.LogDirsApi(services.logs, metadata_service).handlers(),
             quorum.QuorumApi(controller, metadata_service, settings, node_id, now_ms).handlers(),
             quotas.QuotasApi(controller, metadata_service).handlers(),
-            acls_and_users.SecurityApi(controller, metadata_service, access is not None,
-                                       authentication).handlers(),
-            tokens.DelegationTokensApi(controller, metadata_service, settings, asker, access,
-                                       now_ms, forward).handlers()):
+            acls_and_users.SecurityApi(controller, metadata_service, services.access is not None,
+                                       services.authentication).handlers(),
+            tokens.DelegationTokensApi(controller, metadata_service, settings, services.asker,
+                                       services.access, now_ms, services.forward).handlers()):
         assert not found.keys() & family.keys(), sorted(found.keys() & family.keys())
         found.update(family)
-    return found if access is None else _guarded(found, access, metadata_service, settings)
+    return found if services.access is None else _guarded(
+        found, services.access, metadata_service, settings)
 
 
 def _guarded(found: dict[int, Handler], access: Access, metadata_service: MetadataService,

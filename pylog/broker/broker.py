@@ -17,6 +17,7 @@ from pylog._native.log.io_pool import IO_THREADS_MAX, IoPool
 from pylog._native.server.grants import Grants
 from pylog._native.server.heartbeat_cache import Repeats
 from pylog.api import registry
+from pylog.api.services import ApiServices
 from pylog.api.cluster.client_quotas import resolve_later
 from pylog.broker.upkeep import Upkeep
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from pylog.broker.readiness import Readiness
     from pylog.monitor.health import Health
     from pylog.monitor.server import Monitor, Pages
-    from pylog.security.authorization.access import Access
     from pylog.security.authorizer import Authorizer
     from pylog.server.audit_log_topic import AuditTopic
     from pylog.server.controller_listeners import ControllerListeners
@@ -350,7 +350,7 @@ class Broker:
         self.transactions.start()
         if self._guard is not None:
             self._guard.start()
-        reactors.set_slow(self.settings["request.log.slow.ms"])
+        reactors.set_slow(self.settings["slow.request.threshold.ms"])
         self.network.start()
         if self.monitor is not None:
             self.monitor.attach(self._pages(loop))
@@ -390,41 +390,39 @@ class Broker:
 
     def _services(self) -> Services:
         """Return what the request pipeline uses."""
-        access = None if self._authorizer is None else self.guard().access
-        handlers = registry.handlers(
-            settings=self.settings, metadata_service=self.metadata, controller=self.controller,
-            logs=self.logs, coordinator=self.groups, transactions=self.transactions,
-            verification=self.verification, markers=self.markers, client_quotas=self.quotas,
-            listener_name=self.network.listener_name, registered=self.publisher.registered,
-            node_id=self.node_id, now_ms=self.now_ms, access=access, sharing=self.sharing,
-            watch=self.network.reactors.set_interest, asker=self._asker,
-            forward=None if self.membership is None else self.membership.forwarding.send,
-            authentication=self._authentication, repeats=self.repeats)
+        api_services = self._api_services()
         return Services(
-            self.network.reactors, handlers, self.metadata, self.settings, self.quotas,
-            self.grants, self.install, self.verification, self.end_of_tick, security=self.guard,
-            access=access,
+            self.network.reactors, registry.handlers(api_services), self.metadata, self.settings,
+            self.quotas, self.grants, self.install, self.verification, self.end_of_tick,
+            security=self.guard, access=api_services.access,
             forwarding=None if self.membership is None else self.membership.forwarding,
-            controller_listeners=self._control(access) if self.settings.controller_listeners
-            else None,
+            controller_listeners=self._control(api_services)
+            if self.settings.controller_listeners else None,
             connection_closed=self._connection_closed,
             isr_candidate=None if self.membership is None else self.membership.leadership.may_join)
 
-    def _control(self, access: Access | None) -> ControllerListeners:
+    def _api_services(self) -> ApiServices:
+        """Return what the handlers of the APIs use."""
+        return ApiServices(
+            self.settings, self.metadata, self.controller, self.logs, self.groups,
+            self.transactions, self.verification, self.markers, self.quotas,
+            self.network.listener_name, self.publisher.registered, self.node_id, self.now_ms,
+            self.sharing, self.network.reactors.set_interest, self._asker,
+            forward=None if self.membership is None else self.membership.forwarding.send,
+            access=None if self._authorizer is None else self.guard().access,
+            repeats=self.repeats, authentication=self._authentication)
+
+    def _control(self, services: ApiServices) -> ControllerListeners:
         """Return the request handlers of controller listeners."""
         # Imported here because not every node has such listeners.
         from pylog.api import controller_registry
         from pylog.api.cluster import metadata_log
         from pylog.server.controller_listeners import ControllerListeners
 
-        handlers = controller_registry.handlers(
-            settings=self.settings, metadata_service=self.metadata,
-            observers=metadata_log.Observers(), client_quotas=self.quotas,
-            registered=self.publisher.registered, node_id=self.node_id, now_ms=self.now_ms,
-            watch=self.network.reactors.set_interest, access=access,
-            asker=lambda context: self._asker(context)._replace(protocol=None),
-            authentication=self._authentication)
-        return ControllerListeners(handlers, self.network.is_controllers, access,
+        handlers = controller_registry.handlers(services._replace(
+            asker=lambda context: self._asker(context)._replace(protocol=None)),
+            metadata_log.Observers())
+        return ControllerListeners(handlers, self.network.is_controllers, services.access,
                                    lambda: self.guard().identities,
                                    lambda: self.metadata.controller is not None)
 

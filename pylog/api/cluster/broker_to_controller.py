@@ -42,7 +42,7 @@ class LocalController:
 class ControllerApi:
     """The requests of brokers. watch: requests a notification when a connection closes."""
 
-    def __init__(self, controller: Any, watch: Callable[[int], None]):
+    def __init__(self, controller: Any, watch: Callable[[int], object]):
         self._controller = controller
         self._watch = watch
         self._watched: dict[int, int] = {}     # Broker id -> the connection of its heartbeats.
