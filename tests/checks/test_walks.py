@@ -39,3 +39,18 @@ def test_a_longer_walk_is_found(small, monkeypatch):
 @pytest.mark.parametrize("walk", walks.WALKS)
 def test_limits_are_the_lengths_of_the_walks(walk):
     assert walks.moves(walk) == walks.MOVES_MAX[walk]
+
+
+def test_steps_of_python_are_looked_up_in_pylog(monkeypatch):
+    monkeypatch.setattr(walks, "EVENT_LOOP", "server/queue.py drain\n  ...\n")
+    monkeypatch.setattr(walks, "WALKS", {
+        "JoinGroup": "*api/groups.py join\n  store.py find\nstore.py flush\n  api/groups.py sent\n"})
+    monkeypatch.setattr(walks, "MOVES_MAX", {"JoinGroup": 6})
+    texts = {PurePath("pylog/server/queue.py"): "def drain(): handlers[0]()\n",
+             PurePath("pylog/api/groups.py"): "def join(): store.find()\ndef sent(): pass\n",
+             PurePath("pylog/store.py"): "def find(): pass\nasync def flush(): sent()\n"}
+    assert list(walks.broken(texts)) == [] and walks.moves("JoinGroup") == 6
+    texts[PurePath("pylog/api/groups.py")] = "def join(): pass\n"
+    assert list(walks.broken(texts)) == [
+        ("pylog/api/groups.py", "JoinGroup: join() does not call find()"),
+        ("pylog/api/groups.py", "JoinGroup: there is no sent()")]

@@ -1,13 +1,20 @@
-"""The walks: which functions one Produce and one Fetch visit on the main path, in csrc/.
+"""The walks: which functions one request visits on its main path. Produce and Fetch are in csrc/,
+JoinGroup and CreateTopics, which run on the event loop, in pylog/.
 
 Owns: nothing.
 Invariants: each function of a walk is in its file and calls the functions indented below it; a
   walk has at most the number of moves between files in MOVES_MAX, which only gets smaller.
 
-The main path is one request for one partition, without a session, a quota or a wait. Helpers of
-headers and of data structures (timers, slabs, buffers, the bytes of a response) are left out.
+The main path is one request for one partition, without a session, a quota or a wait: the first
+member of a new group, whose join phase ends at once; one topic with one partition, on a broker that
+is its own controller. Helpers of headers and of data structures (timers, slabs, buffers, images,
+the bytes of a record or a response) are left out.
+
+A step with `*` is called through a table, a callback or a queue; only its function is checked. A
+step without a caller is called by the event loop.
 """
 
+import ast
 import sys
 from pathlib import PurePath
 from typing import NamedTuple
@@ -110,9 +117,123 @@ serve/serve.c serve_start
           serve/fetch_request.c fetch_free
 """
 
+EVENT_LOOP = """
+server/request_queue.py drain
+  _run_slice
+    _poll
+    server/request_runner.py run
+      server/request_forwarder.py takes
+      _handle
+        _handler
+        server/request_decoder.py decode
+          protocol/codec.py decode_request
+        ...
+"""
+JOIN_GROUP = """
+*api/groups/classic.py join_group
+  coordinator/runtime/runtime.py run
+    _find
+      _at
+        coordinator/runtime/shard.py error
+    _run
+      *coordinator/groups/shard.py join
+        coordinator/groups/state/group_store.py find
+          *coordinator/groups/snapshot.py find
+        coordinator/groups/classic/protocol.py join
+          join_fault
+          coordinator/groups/state/group_store.py make
+          coordinator/groups/state/classic_group.py supports
+          _join_new
+            _add_member
+              coordinator/groups/state/classic_group.py add
+              coordinator/groups/state/rebalance_tracker.py because
+              _await_join
+              _rebalance_or_complete
+                _rebalance
+                  coordinator/groups/state/classic_group.py move
+          coordinator/groups/state/group_store.py record_group
+            coordinator/groups/state/classic_records.py group_value
+      _write
+        coordinator/runtime/journal.py write
+*server/request_runner.py _respond_deferred
+  server/response_sender.py respond_deferred
+    coordinator/runtime/deferred_reply.py then
+eventloop/end_of_tick.py end
+  *coordinator/runtime/journal.py _append
+    _start_flush
+coordinator/runtime/runtime.py _tick
+  _step
+    *coordinator/groups/shard.py tick
+      coordinator/groups/classic/protocol.py due
+        *_join_is_due
+          _complete_join
+            coordinator/groups/state/classic_group.py elect
+            coordinator/groups/state/classic_group.py next_generation
+            _joined
+            _respond_to_join
+              _respond
+    _write
+      coordinator/runtime/journal.py after
+coordinator/runtime/runtime.py _woken
+  coordinator/runtime/journal.py woken
+    _await_flush
+      _flushed
+        _release
+          *coordinator/runtime/deferred_reply.py respond
+            *server/response_sender.py respond
+              protocol/codec.py response_frame
+              _queue
+"""
+CREATE_TOPICS = """
+*_respond_when_done
+  server/request_tasks.py start
+    supervisor.py reporting
+*server/response_sender.py respond_when_done
+  *api/cluster/topics.py create_topics
+    config/client_quotas.py mutations
+    metadata/controller/active_controller.py create_topics
+      metadata/controller/partitions/topic_branches.py taken
+      eventloop/slices.py in_slices
+        *metadata/controller/partitions/topics.py create_topics
+          _create_topic
+            topic_name_fault
+            _topic_configs
+              config/settings.py validate_topic_configs
+                config/topics.py validate_topic_configs
+            _assignment
+              metadata/controller/partitions/replica_placement.py place
+            partition_records
+      metadata/controller/decision_queue.py _tried
+        _commit
+metadata/controller/decision_queue.py _append
+  *_appended
+    metadata/image/loader.py fold
+      metadata/image/image.py advance
+    metadata/log/local_log.py append
+      values_of
+        metadata/image/snapshot.py encoded
+  metadata/image/loader.py push
+server/metadata_publisher.py run
+  metadata/image/loader.py take
+  _apply
+    _apply_topics
+      *_apply_logs
+        metadata/service.py local_roles
+        log/manager.py create
+          log/log_directories.py least_loaded
+          _open
+            log/partition_log.py open_checked
+              open_log
+            log/topic_logs.py publish
+*server/response_sender.py respond
+  protocol/codec.py response_frame
+  _queue
+"""
 
-MOVES_MAX = {"Produce": 64, "Fetch": 52}
-WALKS = {"Produce": PRODUCE, "Fetch": FETCH}
+
+MOVES_MAX = {"Produce": 64, "Fetch": 52, "JoinGroup": 62, "CreateTopics": 56}
+WALKS = {"Produce": PRODUCE, "Fetch": FETCH, "JoinGroup": JOIN_GROUP, "CreateTopics": CREATE_TOPICS}
+IN_PYTHON = ("JoinGroup", "CreateTopics")
 
 
 class Step(NamedTuple):
@@ -122,6 +243,7 @@ class Step(NamedTuple):
     path: PurePath
     function: str
     caller: "Step | None"
+    is_direct: bool = True
 
 
 def steps(walk: str) -> list[Step]:
@@ -130,22 +252,28 @@ def steps(walk: str) -> list[Step]:
     callers: list[Step] = []
     for line in _lines(walk):
         depth = (len(line) - len(line.lstrip())) // 2
-        file, _, function = line.strip().rpartition(" ")
+        file, _, function = line.strip().lstrip("*").rpartition(" ")
         del callers[depth:]
         caller = callers[-1] if callers else None
-        path = PurePath("csrc", file) if file else caller.path if caller else PurePath()
-        callers.append(Step(depth, path, function, caller))
+        root = "pylog" if walk in IN_PYTHON else "csrc"
+        path = PurePath(root, file) if file else caller.path if caller else PurePath()
+        callers.append(Step(depth, path, function, caller, not line.strip().startswith("*")))
         found.append(callers[-1])
     return found
 
 
 def _lines(walk: str):
-    for line in NETWORK.strip().split("\n"):
+    lines = WALKS[walk].strip().split("\n")
+    # What the event loop calls after the handler returned.
+    later = next((index for index, line in enumerate(lines) if index and line[0] != " "),
+                 len(lines)) if walk in IN_PYTHON else len(lines)
+    for line in (EVENT_LOOP if walk in IN_PYTHON else NETWORK).strip().split("\n"):
         if line.strip() == "...":
             indent = line[:-len("...")]
-            yield from (indent + inner for inner in WALKS[walk].strip().split("\n"))
+            yield from (indent + inner for inner in lines[:later])
         else:
             yield line
+    yield from lines[later:]
 
 
 def moves(walk: str) -> int:
@@ -154,19 +282,37 @@ def moves(walk: str) -> int:
 
 
 def broken(texts: dict[PurePath, str]):
-    """Yield (file, message) of each step that is not in csrc/ as listed. texts: path -> content."""
+    """Yield (file, message) of each step that is not there as listed. texts: path -> content."""
     for walk in WALKS:
         for step in steps(walk):
-            if step.function not in c_calls.functions(texts.get(step.path, "")):
+            if step.function not in _calls(step.path, texts):
                 yield str(step.path), f"{walk}: there is no {step.function}()"
             caller = step.caller
-            if caller is not None:
-                function = c_calls.functions(texts.get(caller.path, "")).get(caller.function)
-                if function is not None and step.function not in function.calls:
+            if caller is not None and step.is_direct:
+                calls = _calls(caller.path, texts).get(caller.function)
+                if calls is not None and step.function not in calls:
                     yield str(caller.path), (f"{walk}: {caller.function}() does not call "
                                              f"{step.function}()")
         if moves(walk) > MOVES_MAX[walk]:
-            yield "csrc", f"{walk}: {moves(walk)} moves between files, at most {MOVES_MAX[walk]}"
+            root = "pylog" if walk in IN_PYTHON else "csrc"
+            yield root, f"{walk}: {moves(walk)} moves between files, at most {MOVES_MAX[walk]}"
+
+
+def _calls(path: PurePath, texts: dict[PurePath, str]) -> dict[str, set[str]]:
+    """Return function name -> names that the function calls (C) or uses (Python)."""
+    text = texts.get(path, "")
+    if path.suffix != ".py":
+        return {name: set(function.calls) for name, function in c_calls.functions(text).items()}
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            used = found.setdefault(node.name, set())
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Name):
+                    used.add(inner.id)
+                elif isinstance(inner, ast.Attribute):
+                    used.add(inner.attr)
+    return found
 
 
 def main() -> int:

@@ -152,11 +152,11 @@ class GroupShard(GroupStore):
     # ---- classic protocol requests --------------------------------------------------------------
 
     def join(self, request: Any, version: int, client_id: str, host: str, token: Any) -> None:
-        """Handle JoinGroup. Replies immediately or at the end of the join phase."""
+        """Handle JoinGroup. Responds immediately or at the end of the join phase."""
         group = self.find(request.group_id)
         is_share = request.group_id in self.shares
         if not is_share and (group is None or group.kind == CLASSIC):
-            classic_protocol.join(self, request, version, client_id, host, token)
+            classic_protocol.join(self, group, request, version, client_id, host, token)
             return
         error = classic_protocol.join_fault(self, request)
         if error == ErrorCode.NONE and (is_share or group.kind == STREAMS and group.members):
@@ -186,7 +186,7 @@ class GroupShard(GroupStore):
         classic = self.groups[group.id] = Group(group.id, self.clock.wall_ms())
         classic.take_offsets(group)
         self.record_group(classic)
-        classic_protocol.join(self, request, version, client_id, host, token)
+        classic_protocol.join(self, classic, request, version, client_id, host, token)
 
     def sync(self, request: Any, token: Any) -> None:
         """Handle SyncGroup. Followers get their response when the leader has synced."""

@@ -70,15 +70,18 @@ def loaded(store: GroupStore, group: Group) -> None:
 
 # ---- JoinGroup ----------------------------------------------------------------------------------
 
-def join(store: GroupStore, request, version: int, client_id: str, host: str, token) -> None:
-    """Handle JoinGroup. Replies immediately or at the end of the join phase."""
+def join(store: GroupStore, known, request, version: int, client_id: str, host: str,
+         token) -> None:
+    """Handle JoinGroup. Responds immediately or at the end of the join phase.
+
+    known: the group, or None if the store has no group of that name.
+    """
     error = join_fault(store, request)
     if error != ErrorCode.NONE:
         _refuse_join(store, token, request.member_id, error)
         return
     new = not request.member_id
-    known = store.find(request.group_id)
-    group = store.find_or_make(request.group_id) if new else known
+    group = store.make(request.group_id) if new and known is None else known
     if group is None:
         _refuse_join(store, token, request.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
     elif not _has_room(store, group, request.member_id):

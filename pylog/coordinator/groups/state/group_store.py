@@ -93,8 +93,11 @@ class GroupStore:
     def find_or_make(self, group_id: str) -> Any:
         """Return the group, or create a classic group."""
         group = self.find(group_id)
-        if group is None:
-            group = self.groups[group_id] = Group(group_id, self.clock.wall_ms())
+        return self.make(group_id) if group is None else group
+
+    def make(self, group_id: str) -> Any:
+        """Create a classic group with a name that find() does not find."""
+        group = self.groups[group_id] = Group(group_id, self.clock.wall_ms())
         return group
 
     def drop(self, group: Committed) -> None:
