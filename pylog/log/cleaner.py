@@ -98,7 +98,7 @@ class Cleaner:
     def stats(self) -> dict[str, int]:
         """Return totals since startup, and the number of logs being cleaned and skipped."""
         with self._lock:
-            return {**self._totals, "at_work": len(self._at_work), "left_alone": len(self._failed)}
+            return {**self._totals, "at_work": len(self._at_work), "uncleanable": len(self._failed)}
 
     def clean_next(self) -> bool:
         """Clean the log that needs it most. Return False if there is none."""

@@ -13,7 +13,7 @@ from pylog.protocol.errors import Error, ErrorCode
 
 INITIAL, FINAL = 0, -1
 EPOCH_MAX = 2**31 - 1
-PARTITIONS_MAX = 200_000
+SESSION_ENTRIES_MAX = 200_000
 TopicIdPartition = tuple[bytes, int]      # (topic id, partition)
 
 
@@ -49,7 +49,7 @@ class Session:
 class Sessions:
     """Share sessions by group and member."""
 
-    def __init__(self, sessions_max: int, partitions_max: int = PARTITIONS_MAX):
+    def __init__(self, sessions_max: int, partitions_max: int = SESSION_ENTRIES_MAX):
         self.partition_count = 0
         self._sessions_max = sessions_max
         self._partitions_max = partitions_max

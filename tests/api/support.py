@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from pylog._native.server.reactor import RequestContext
 from pylog.api import registry
+from pylog.api.services import ApiServices
 from pylog.config import Settings
 from pylog.api.security.delegation_tokens import Asker
 from pylog.coordinator.runtime.deferred_reply import DeferredResponse
@@ -67,16 +68,16 @@ class Broker:
 
     def handlers(self):
         """Return the handlers of every API, with this broker's current state."""
-        return registry.handlers(
-            settings=self.settings, metadata_service=self, controller=self.controller,
-            logs=self.logs, coordinator=getattr(self, "groups", None),
+        return registry.handlers(ApiServices(
+            settings=self.settings, metadata=self, controller=self.controller,
+            logs=self.logs, groups=getattr(self, "groups", None),
             transactions=getattr(self, "transactions", None),
             verification=getattr(self, "verification", None),
             markers=getattr(self, "markers", None), client_quotas=self.quotas,
             listener_name=self.network.listener_name, registered=self.publisher.registered,
             node_id=self.node_id, now_ms=self.now_ms, sharing=lambda: self.sharing,
             watch=lambda connection: None,
-            asker=lambda context: Asker(identities.ANONYMOUS, "PLAINTEXT"))
+            asker=lambda context: Asker(identities.ANONYMOUS, "PLAINTEXT")))
 
     async def ask(self, key, version, request, **fields):
         """Return the handler's response after encoding and decoding."""

@@ -194,7 +194,7 @@ def test_controller_on_standby_is_ready_if_the_active_one_accepts_connections():
             return view
 
         metadata = SimpleNamespace(controller=controller, credentials=None,
-                                   quorum=SimpleNamespace(look=look))
+                                   quorum=SimpleNamespace(read_view=look))
         made = Readiness(Roles({"process.roles": ("controller",)}), metadata, None, None, None)
         made.phase = RUNNING
 

@@ -29,7 +29,6 @@ DIFFERENT = {
     "pylog/coordinator/groups/metrics.py:STEP": "groups, not bytes that a reader skips",
     "pylog/coordinator/runtime/journal.py:BATCH_BYTES_MAX":
         "batches that the coordinator writes, not every valid batch",
-    "pylog/protocol/elements.py:PIECE": "elements of a request, not bytes of a segment",
     "pylog/replication/assignments.py:REPLICAS_MAX": "per request, not per partition",
     "pylog/share/dead_letters.py:HEADER_BYTES": "of a record's header, not of a batch",
     "pylog/testing/broker.py:PORT_ATTEMPTS": "starts of a broker, not binds of a listener",

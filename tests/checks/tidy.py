@@ -37,16 +37,16 @@ OWN_SUPERVISION = {
     "pylog/broker/broker.py:begin": "_task_ended() stops the broker",
     "pylog/broker/process.py:_serve": "awaited below",
     "pylog/broker/process.py:_begun": "awaited below",
-    "pylog/coordinator/runtime/broker_client.py:_asked": "awaited below",
+    "pylog/coordinator/runtime/broker_client.py:_call_unless_fenced": "awaited below",
     "pylog/coordinator/runtime/internal_topic.py:ensure": "awaited below",
-    "pylog/metadata/controller_service.py:_stand": "awaited below",
-    "pylog/metadata/controller_service.py:stand": "Broker._task_ended() stops the broker",
+    "pylog/metadata/controller_service.py:_run_election": "awaited below",
+    "pylog/metadata/controller_service.py:start_election": "Broker._task_ended() stops the broker",
     "pylog/metadata/quorum/etcd_process.py:start": "_keep() catches, logs and restarts",
     "pylog/eventloop/threads.py:whole": "awaited below",
-    "pylog/metadata/quorum/voter_status.py:asked": "awaited below",
+    "pylog/metadata/quorum/voter_status.py:states": "awaited below",
     "pylog/replication/channel.py:_rest": "awaited below",
     "pylog/replication/channel.py:_sleep": "awaited below",
-    "pylog/replication/channel.py:ask": "awaited below",
+    "pylog/replication/channel.py:send": "awaited below",
 }
 HEAD = ("Owns:", "Invariants:")
 UNFINISHED = re.compile(r"\b(TO" "DO|FIX" "ME|XX" r"X|NotImplemented" r"Error)\b")

@@ -106,10 +106,10 @@ class World:
                            offset=self.image.offset + 1)
 
     def start(self) -> None:
-        self.machine = GroupShard(LIMITS, self.clock, str, image=lambda: self.image)
+        self.state_machine = GroupShard(LIMITS, self.clock, str, image=lambda: self.image)
         for key, value in self.log:
-            self.machine.replay(key, value)
-        self.machine.loaded()
+            self.state_machine.replay(key, value)
+        self.state_machine.loaded()
         self.held = []
         self.repeats: dict = {}  # The reactors' cache: a request's bytes -> Repeat.
         self.settle()
@@ -136,27 +136,27 @@ class World:
         self.at(self.random.randrange(20, 200), self.disturb)
 
     def topics_changed(self, name: str) -> None:
-        target_assignment.topics_changed(self.machine, {name})
+        target_assignment.topics_changed(self.state_machine, {name})
 
     @property
     def group(self) -> ConsumerGroup | None:
-        return self.machine.groups.get(GROUP)
+        return self.state_machine.groups.get(GROUP)
 
     def settle(self) -> None:
         """Append the records of a step to the log; check the group's invariants."""
-        machine = self.machine
-        machine.repeats.void_changed(machine.records)
-        self.log += machine.records
-        machine.records = []
-        due = machine.timers.next_ms()
+        state_machine = self.state_machine
+        state_machine.repeats.void_changed(state_machine.records)
+        self.log += state_machine.records
+        state_machine.records = []
+        due = state_machine.timers.next_ms()
         if due is not None:
-            self.at(max(0, due - self.clock.ms), self.tick, machine)
+            self.at(max(0, due - self.clock.ms), self.tick, state_machine)
         if self.group is not None:
             self.group.check()
 
-    def tick(self, machine) -> None:
-        if machine is self.machine:
-            machine.tick()
+    def tick(self, state_machine) -> None:
+        if state_machine is self.state_machine:
+            state_machine.tick()
             self.settle()
 
     def flush(self) -> None:
@@ -198,7 +198,7 @@ class World:
             return
         repeat = Repeat()
         answer = consumer_heartbeat.heartbeat(
-            self.machine, request, 1, consumer_heartbeat.Client("c", "/h", repeat=repeat))
+            self.state_machine, request, 1, consumer_heartbeat.Client("c", "/h", repeat=repeat))
         member = self.group.members.get(request.member_id) if self.group else None
         told = [] if member is None or answer.assignment is None else [
             (topic_id, index, epoch) for topic_id, held in member.assigned.items()
@@ -320,7 +320,7 @@ class World:
         owned: list[tuple[bytes, int]] = []
         for client in self.clients:
             member = group.members[client.id]
-            ids = target_assignment.topic_ids_of(self.machine, group, member)
+            ids = target_assignment.topic_ids_of(self.state_machine, group, member)
             subscribed |= ids
             owned += client.owned
             assert {topic_id for topic_id, _ in client.owned} <= ids

@@ -81,13 +81,13 @@ class Memory:
         self.stored.clear()
         self.last = -1, -1
 
-    def restore(self, machine):
+    def restore(self, state_machine):
         self.restored += 1
-        machine.counts.update(self.stored)
+        state_machine.counts.update(self.stored)
 
-    def rows(self, machine, changed):
+    def rows(self, state_machine, changed):
         for key in changed:
-            yield [(key, machine.counts.get(key))]
+            yield [(key, state_machine.counts.get(key))]
 
     def write(self, rows, applied):
         for key, value in rows:

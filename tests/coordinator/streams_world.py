@@ -140,7 +140,7 @@ class World:
             name for name in topics if name in self.image.topics
             and topics[name] != len(self.image.topics[name].partitions)}
         self.image = image_of(topics, self.image)
-        target_assignment.topics_changed(self.machine, names)
+        target_assignment.topics_changed(self.state_machine, names)
 
     def counts(self) -> dict[str, int]:
         return {name: len(row.partitions) for name, row in self.image.topics.items()}
@@ -154,10 +154,10 @@ class World:
             and row.partitions == self.counts()[SOURCE]})
 
     def start(self) -> None:
-        self.machine = GroupShard(self.limits, self.clock, str, image=lambda: self.image)
+        self.state_machine = GroupShard(self.limits, self.clock, str, image=lambda: self.image)
         for key, value in self.log:
-            self.machine.replay(key, value)
-        self.machine.loaded()
+            self.state_machine.replay(key, value)
+        self.state_machine.loaded()
         self.held = []
         self.settle()
 
@@ -179,22 +179,22 @@ class World:
 
     @property
     def group(self) -> StreamsGroup | None:
-        return self.machine.groups.get(GROUP)
+        return self.state_machine.groups.get(GROUP)
 
     def settle(self) -> None:
         """Append the records of a step to the log; check the group's invariants."""
-        machine = self.machine
-        self.log += machine.records
-        machine.records = []
-        due = machine.timers.next_ms()
+        state_machine = self.state_machine
+        self.log += state_machine.records
+        state_machine.records = []
+        due = state_machine.timers.next_ms()
         if due is not None:
-            self.at(max(0, due - self.clock.ms), self.tick, machine)
+            self.at(max(0, due - self.clock.ms), self.tick, state_machine)
         if self.group is not None:
             self.group.check()
 
-    def tick(self, machine) -> None:
-        if machine is self.machine:
-            machine.tick()
+    def tick(self, state_machine) -> None:
+        if state_machine is self.state_machine:
+            state_machine.tick()
             self.settle()
 
     def flush(self) -> None:
@@ -227,7 +227,7 @@ class World:
         self.at(60, self.give_up, client, number)
 
     def deliver(self, client: Client, number: int, request) -> None:
-        answer, missing = streams_heartbeat.heartbeat(self.machine, request, CLIENT)
+        answer, missing = streams_heartbeat.heartbeat(self.state_machine, request, CLIENT)
         self.settle()
         if missing:
             self.at(self.random.randrange(50), self.create, missing)

@@ -98,7 +98,7 @@ class World:
         self.ids = itertools.count(100)
         self.level = random.choice((0, 2, 2))
         self.term, self.disk, self.durable, self.held = 0, [], 0, []
-        self.machine = None
+        self.state_machine = None
         self.load()
         self.outcomes = {}         # Transaction -> "committed", "aborted" or "unknown".
         self.values = {}  # Transaction -> [(partition, value)] of its writes.
@@ -133,20 +133,20 @@ class World:
         del self.disk[self.durable:]
         self.held = []
         clock = SimpleNamespace(now_ms=lambda: self.ms, wall_ms=lambda: self.ms)
-        self.machine = Transactions(LIMITS, clock, None, lambda: self.level)
+        self.state_machine = Transactions(LIMITS, clock, None, lambda: self.level)
         for key, value in self.disk:
-            self.machine.replay(key, value)
-        self.machine.loaded()
+            self.state_machine.replay(key, value)
+        self.state_machine.loaded()
         self.written()
 
     def written(self):
         """Append the records of a step; respond when they are flushed."""
-        machine = self.machine
-        self.disk += machine.records
-        machine.records = []
-        for _, message in machine.responses:
+        state_machine = self.state_machine
+        self.disk += state_machine.records
+        state_machine.records = []
+        for _, message in state_machine.responses:
             self.hold(self.outbox, message)
-        machine.responses = []
+        state_machine.responses = []
         self.later(FLUSH_MS, self.flush, self.term, len(self.disk))
 
     def hold(self, call, message):
@@ -162,11 +162,11 @@ class World:
 
     def ask(self, step, arguments, reply):
         """Handle a request. reply: receives the response."""
-        found = step(self.machine, *arguments)
+        found = step(self.state_machine, *arguments)
         if found is NeedProducerId:
-            found = step(self.machine, *arguments, next(self.ids))
-        self.disk += self.machine.records
-        self.machine.records = []
+            found = step(self.state_machine, *arguments, next(self.ids))
+        self.disk += self.state_machine.records
+        self.state_machine.records = []
         if "early" in self.faults:
             self.send(reply, found)
         else:
@@ -175,7 +175,7 @@ class World:
 
     def outbox(self, message):
         if isinstance(message, Overdue):
-            self.machine.abort_overdue(message, next(self.ids))
+            self.state_machine.abort_overdue(message, next(self.ids))
             self.written()
         else:
             self.end(self.term, message, set(message.partitions))
@@ -185,7 +185,7 @@ class World:
         if term != self.term:
             return
         if not left or "hasty" in self.faults:
-            self.machine.complete(ending)
+            self.state_machine.complete(ending)
             self.written()
             if not left:
                 return
@@ -213,7 +213,7 @@ class World:
                 self.end(term, ending, left)
 
     def tick(self):
-        self.machine.tick()
+        self.state_machine.tick()
         self.written()
         if not self.calm and self.random.random() < 0.02:
             self.load()
@@ -243,7 +243,7 @@ class World:
 
     def check(self):
         """Check the state after all events are processed."""
-        for found in self.machine.transactions.values():
+        for found in self.state_machine.transactions.values():
             assert found.state not in PREPARED and found.state != "Ongoing", found.state
         for partition in self.partitions:
             assert all(state[2] < 0 for state in partition.known.values()), "an open transaction"

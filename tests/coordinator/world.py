@@ -43,11 +43,11 @@ class Disk:
         self.durable = 0
 
 
-def loaded(machine, kept) -> None:
+def loaded(state_machine, kept) -> None:
     """Replay records as the service does."""
     for key, value in kept:
-        machine.replay(key, value)
-    machine.loaded()
+        state_machine.replay(key, value)
+    state_machine.loaded()
 
 
 class Consumer:
@@ -91,9 +91,9 @@ class World:
     # ---- the broker -----------------------------------------------------------------------------
 
     def start_machine(self) -> None:
-        self.machine = GroupShard(LIMITS, self.clock, lambda: str(next(self.ids)))
+        self.state_machine = GroupShard(LIMITS, self.clock, lambda: str(next(self.ids)))
         self.held = []
-        loaded(self.machine, self.disk.records)
+        loaded(self.state_machine, self.disk.records)
         self.settle()
 
     def restart(self) -> None:
@@ -103,15 +103,15 @@ class World:
         self.start_machine()
 
     def settle(self) -> None:
-        machine = self.machine
-        self.disk.records += machine.records
-        machine.records = []
-        replies, machine.responses = machine.responses, []
+        state_machine = self.state_machine
+        self.disk.records += state_machine.records
+        state_machine.records = []
+        replies, state_machine.responses = state_machine.responses, []
         for token, message in replies:
             self.answer(token, message)
-        due = machine.timers.next_ms()
+        due = state_machine.timers.next_ms()
         if due is not None:
-            self.at(max(0, due - self.clock.ms), self.tick, machine)
+            self.at(max(0, due - self.clock.ms), self.tick, state_machine)
 
     def answer(self, token, message) -> None:
         if self.disk.durable < len(self.disk.records):
@@ -125,9 +125,9 @@ class World:
         for _, token, message in held:
             self.send(token, message)
 
-    def tick(self, machine) -> None:
-        if machine is self.machine:
-            machine.tick()
+    def tick(self, state_machine) -> None:
+        if state_machine is self.state_machine:
+            state_machine.tick()
             self.settle()
 
     # ---- network -------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class World:
             member_id=consumer.member, group_instance_id=consumer.instance,
             protocol_type="consumer", protocols=[messages.JoinGroupRequest.JoinGroupRequestProtocol(
                 name="range", metadata=b"")])
-        self.request(consumer, lambda token: self.machine.join(
+        self.request(consumer, lambda token: self.state_machine.join(
             request, 9, consumer.name, "/h", token), self.joined)
 
     def joined(self, consumer, answer) -> None:
@@ -239,7 +239,7 @@ class World:
             group_instance_id=consumer.instance, protocol_type="consumer", protocol_name="range",
             assignments=[new.SyncGroupRequestAssignment(member_id=member, assignment=share)
                          for member, share in shares.items()])
-        self.request(consumer, lambda token: self.machine.sync(request, token), self.synced)
+        self.request(consumer, lambda token: self.state_machine.sync(request, token), self.synced)
 
     def synced(self, consumer, answer) -> None:
         if answer.error_code == 0:
@@ -261,7 +261,8 @@ class World:
     def heartbeat(self, consumer) -> None:
         request = SimpleNamespace(group_id=GROUP, generation_id=consumer.generation,
                                   member_id=consumer.member, group_instance_id=consumer.instance)
-        self.request(consumer, lambda token: self.send(token, self.machine.heartbeat(request)),
+        self.request(consumer,
+                     lambda token: self.send(token, self.state_machine.heartbeat(request)),
                      self.beaten)
 
     def beaten(self, consumer, error) -> None:
@@ -281,9 +282,9 @@ class World:
             group_instance_id=consumer.instance, retention_time_ms=-1)
 
         def run(token):
-            found = offsets.commit(self.machine, request,
+            found = offsets.commit(self.state_machine, request,
                                    [(TOPIC, TOPIC_ID, partition, offset, 0, "")])
-            self.machine.responses.append((token, found))
+            self.state_machine.responses.append((token, found))
 
         def done(consumer, found):
             if found == 0:
@@ -298,7 +299,7 @@ class World:
 
     def leave(self, consumer) -> None:
         member, instance = consumer.member, consumer.instance
-        self.request(consumer, lambda token: self.machine.leave(GROUP, [(member, instance)]),
+        self.request(consumer, lambda token: self.state_machine.leave(GROUP, [(member, instance)]),
                      lambda consumer, answer: None, timeout_ms=20)
         consumer.forget()
         self.at(self.random.randrange(200), self.act, consumer)
@@ -307,7 +308,7 @@ class World:
 
     def check(self) -> None:
         """Check the invariants that hold after every step."""
-        group = self.machine.groups.get(GROUP)
+        group = self.state_machine.groups.get(GROUP)
         if group is None:
             assert not self.committed, "committed offsets are gone"
             assert not self.owners, "the group is gone"

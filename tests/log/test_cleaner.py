@@ -119,7 +119,7 @@ def test_damaged_log_is_compacted_and_logged(node, tmp_path, caplog):
         while node.logs.cleaner.clean_next():
             pass
     stats = node.logs.cleaner.stats()
-    assert (stats["passes"], stats["left_alone"]) == (1, 0)
+    assert (stats["passes"], stats["uncleanable"]) == (1, 0)
     assert node.logs.get("broken", 0).size_bytes < before / 2
     assert [line.damaged_bytes for line in caplog.records if line.message == "compacted"][0] > 0
 
@@ -138,7 +138,7 @@ def test_uncompactable_log_is_skipped(node, tmp_path):
     spoil(sorted((tmp_path / "broken-0").glob("*.log"))[0], 1, *DAMAGES["zeros"])
     while node.logs.cleaner.clean_next():
         pass
-    assert node.logs.cleaner.stats()["left_alone"] == 1
+    assert node.logs.cleaner.stats()["uncleanable"] == 1
     assert len(keys_of(node, "sound")) < 40
 
 
@@ -150,7 +150,7 @@ def test_log_is_compacted_once_a_shortage_ends(node):
     assert node.logs.cleaner.clean_next()
     assert not node.logs.cleaner.clean_next() and not disk.offline
     stats = node.logs.cleaner.stats()
-    assert (stats["failures"], stats["left_alone"], stats["passes"]) == (1, 0, 0)
+    assert (stats["failures"], stats["uncleanable"], stats["passes"]) == (1, 0, 0)
     disk.set_disk(DISK_SYSTEM)
     node.logs.cleaner._short_until.clear()
     assert node.logs.cleaner.clean_next()
@@ -171,7 +171,7 @@ def test_a_pass_that_ends_with_a_bug_of_ours_costs_that_log_and_no_other(node, m
     monkeypatch.setattr(node.logs.cleaner, "_clean", failing)
     while node.logs.cleaner.clean_next():
         pass
-    assert node.logs.cleaner.stats()["left_alone"] == 1
+    assert node.logs.cleaner.stats()["uncleanable"] == 1
     assert len(keys_of(node, "sound")) < 40
 
 

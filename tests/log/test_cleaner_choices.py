@@ -154,7 +154,7 @@ def test_shortage_is_retried_and_a_failed_log_is_skipped(
     monkeypatch.setattr(world.one, "_clean", fail)
     assert world.one.clean_next()
     assert world.one.stats() == {**dict.fromkeys(world.one._totals, 0), "failures": 1, "at_work": 0,
-                                 "left_alone": int(not again)}
+                                 "uncleanable": int(not again)}
     assert world.chosen() is None
     world.now += cleaner.SHORTAGE_MS
     assert (world.chosen() == "t") == again
@@ -221,7 +221,7 @@ def test_cleaned_offset_is_written_per_directory_and_counted(world, tmp_path):
     assert cleaner.files.read_offsets(str(tmp_path / cleaner.CHECKPOINT)) == {("t", 0): 9}
     assert world.one.stats() == {
         "passes": 2, "bytes_read": 2, "bytes_written": 4, "records_read": 6, "records_kept": 8,
-        "failures": 0, "at_work": 0, "left_alone": 0}
+        "failures": 0, "at_work": 0, "uncleanable": 0}
     world.candidates.clear()
     world.one._note(candidate, {**done, "end_offset": 10}, 5)
     assert world.one._clean_until["t", 0] == 9 and world.one.stats()["passes"] == 2

@@ -32,7 +32,7 @@ def rows(world, place=0):
 
 def clean(world, topic, partition=0, place=0, end=8):
     """Simulate that a pass has cleaned a partition up to `end`."""
-    candidate = world.add(topic, partition=partition)._replace(place=place)
+    candidate = world.add(topic, partition=partition)._replace(dir_index=place)
     world.candidates[-1] = candidate
     world.one._note(candidate, {**DONE, "end_offset": end}, 5)
     return candidate
@@ -119,7 +119,7 @@ def test_next_check_starts_at_the_clean_offset(world, monkeypatch):
 
 def test_cleaner_checkpoint_follows_a_moved_partition(world):
     candidate = clean(world, "t")
-    world.candidates[0] = candidate._replace(place=1)
+    world.candidates[0] = candidate._replace(dir_index=1)
     world.one._note(world.candidates[0], {**DONE, "end_offset": 9}, 5)
     assert rows(world, 1) == {("t", 0): 9}
 

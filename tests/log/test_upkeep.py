@@ -14,7 +14,7 @@ def upkeep():
     settings = {"log.retention.check.interval.ms": 300_000, "log.initial.task.delay.ms": 30_000,
                 "producer.id.expiration.check.interval.ms": 600_000}
     return Upkeep(
-        settings, SimpleNamespace(look_at_space=lambda: None, usable=list, natives=[], paths=[]),
+        settings, SimpleNamespace(check_free_space=lambda: None, usable=list, natives=[], paths=[]),
         SimpleNamespace(tend=lambda: None), SimpleNamespace(all=list, timed=set()),
         SimpleNamespace(tend=lambda: done.append("cleaner")),
         SimpleNamespace(write=lambda store: done.append(("checkpoint", store)), store="store"),

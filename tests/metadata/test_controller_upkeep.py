@@ -57,7 +57,7 @@ class World(MemoryLog):
     def run(self, scenario, heard=None):
         async def go(loop):
             self.loop, self.began_s = loop, loop.time()
-            await self.controller.begin(self.elect(1), heard=heard and SimpleNamespace(
+            await self.controller.begin(self.elect(1), previous=heard and SimpleNamespace(
                 node_id=heard[0], at_s=loop.time() - heard[1]))
             await scenario()
             self.controller.resign()

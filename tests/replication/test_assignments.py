@@ -23,7 +23,7 @@ class Logs:
     def get(self, name, index):
         return index < 8 or None
 
-    def place(self, name, index):
+    def dir_index(self, name, index):
         return index % 2
 
 

@@ -36,7 +36,7 @@ class World:
         code = since[-1][1]
         return code, NO_LEADER if code == ErrorCode.LEADER_NOT_AVAILABLE else THERE
 
-    async def ask(self, leader, request, version):
+    async def send(self, leader, request, version):
         self.requests.append(request)
         code = self._now()[0]
         if code is None:

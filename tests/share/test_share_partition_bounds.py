@@ -32,27 +32,27 @@ class States:
     def __init__(self):
         self.refused = set()
         self.leader_epoch = 0
-        self.machine = ShareStates(
+        self.state_machine = ShareStates(
             Clock(), lambda topic, index: self.leader_epoch, UPDATES_MAX, COLD_MS)
-        self.machine.loaded()
-        self.machine.initialize(KEY, 1, 0)
+        self.state_machine.loaded()
+        self.state_machine.initialize(KEY, 1, 0)
 
     def _refusal(self, name):
         return (ErrorCode.COORDINATOR_NOT_AVAILABLE, None) if name in self.refused else None
 
     async def initialize(self, key, state_epoch, start):
-        return self._refusal("initialize") or self.machine.initialize(key, state_epoch, start)
+        return self._refusal("initialize") or self.state_machine.initialize(key, state_epoch, start)
 
     async def read(self, key, leader_epoch):
         found = self._refusal("read")
-        return (found, None) if found else self.machine.read(key, leader_epoch)
+        return (found, None) if found else self.state_machine.read(key, leader_epoch)
 
     async def summary(self, key):
         found = self._refusal("summary")
-        return (found, None) if found else self.machine.summary(key)
+        return (found, None) if found else self.state_machine.summary(key)
 
     async def write(self, key, state_epoch, leader_epoch, progress, batches):
-        return self._refusal("write") or self.machine.write(
+        return self._refusal("write") or self.state_machine.write(
             key, state_epoch, leader_epoch, *progress(), batches)
 
 
@@ -158,7 +158,7 @@ def test_read_uncommitted_group_gets_open_transactions(tmp_path):
 @pytest.mark.parametrize("begins", ["latest", 1000])
 def test_a_group_does_not_start_above_the_high_watermark(tmp_path, begins):
     one = Partition(tmp_path, begins=begins)
-    one.states.machine.initialize(KEY, 1, -1)
+    one.states.state_machine.initialize(KEY, 1, -1)
     one.log.become_leader(0, 2, replicated=True)
     one.append(5, now_ms=NOW - 5000)
     one.append(1)
@@ -230,7 +230,7 @@ def test_the_state_is_unchanged_when_nothing_was_lost(tmp_path):
     assert one.acknowledge(0, 3) == one.acknowledge(6, 19) == ErrorCode.NONE
     one.log.become_follower(0)
     one.lead(1)
-    assert one.states.machine.states[KEY].leader_epoch == 1
+    assert one.states.state_machine.states[KEY].leader_epoch == 1
     assert one.acquire() == [(4, 5)]
 
 
@@ -241,7 +241,7 @@ def test_leader_starts_at_the_offset_set_by_an_administrator(tmp_path):
     one.log.become_leader(3)
     one.append(10)
     one.states.leader_epoch = 3
-    one.states.machine.initialize(KEY, 2, 12)
+    one.states.state_machine.initialize(KEY, 2, 12)
     one.lead(3)
     assert one.acquire() == [(12, 14)]
 

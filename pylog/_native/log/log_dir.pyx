@@ -98,7 +98,7 @@ cdef class LogDir:
             return None
         return error, errno_names.errorcode.get(error, ""), call.decode() if call != NULL else ""
 
-    def look_at_space(self, reserve_bytes=None):
+    def check_free_space(self, reserve_bytes=None):
         """Return (free, total) in bytes and update short_of_space; call it about once a second.
         reserve_bytes: free space that clients' appends must leave.
         """

@@ -142,7 +142,7 @@ def test_partition_of_a_coordinator_is_not_moved(name, there, error):
     logs = SimpleNamespace(
         describe=lambda: [("/a", False, []), ("/b", False, [])], get=lambda *_: object(),
         disks=SimpleNamespace(is_cordoned=lambda number: False), is_offline=lambda *_: False,
-        place=lambda *_: 0, move=lambda *given: moved.append(given))
+        dir_index=lambda *_: 0, move=lambda *given: moved.append(given))
     handlers = LogDirsApi(logs, SimpleNamespace(image=SimpleNamespace(
         partition=lambda *_: object()))).handlers()
     new = messages.AlterReplicaLogDirsRequest

@@ -11,8 +11,8 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1     # Kafka's ConsumerGroupDescribe, vers
 MANY = 100
 
 
-def described(machine, members_max=MANY, group_id="g"):
-    return list(group_describe.described_consumers(machine.groups, group_id, members_max))
+def described(state_machine, members_max=MANY, group_id="g"):
+    return list(group_describe.described_consumers(state_machine.groups, group_id, members_max))
 
 
 def test_members_of_both_protocols_are_distinguished():
@@ -24,13 +24,13 @@ def test_members_of_both_protocols_are_distinguished():
 
 
 def test_member_with_pending_revocations_is_described_with_them():
-    machine = Machine()
-    machine.join("a")
-    machine.join("b")
-    machine.beat("a", 2)
-    group, = described(machine)
+    state_machine = Machine()
+    state_machine.join("a")
+    state_machine.join("b")
+    state_machine.beat("a", 2)
+    group, = described(state_machine)
     assert (group.group_state, group.group_epoch, group.assignor_name) == (
-        machine.group.state, machine.group.epoch, "uniform")
+        state_machine.group.state, state_machine.group.epoch, "uniform")
     found = {member.member_id: member for member in group.members}
     held, = found["a"].assignment.topic_partitions
     assert (held.topic_id, held.topic_name, held.partitions) == (T.id, "t", [0, 1, 2, 3])
@@ -41,21 +41,21 @@ def test_member_with_pending_revocations_is_described_with_them():
 @pytest.mark.parametrize(("members_max", "expected"), [
     (1, [1, 1, 1]), (2, [2, 1]), (3, [3]), (4, [3])])
 def test_description_is_split_by_member_count(members_max, expected):
-    machine = Machine()
+    state_machine = Machine()
     for member_id in "abc":
-        machine.join(member_id)
-    parts = described(machine, members_max)
+        state_machine.join(member_id)
+    parts = described(state_machine, members_max)
     assert [len(part.members) for part in parts] == expected
     assert [member.member_id for part in parts for member in part.members] == list("abc")
     assert {part.group_id for part in parts} == {"g"}
 
 
 def test_group_without_members_is_described_once():
-    machine = Machine()
-    machine.join("a")
-    machine.beat("a", -1)
-    assert isinstance(machine.group, ConsumerGroup)
-    group, = described(machine)
+    state_machine = Machine()
+    state_machine.join("a")
+    state_machine.beat("a", -1)
+    assert isinstance(state_machine.group, ConsumerGroup)
+    group, = described(state_machine)
     assert (group.group_state, group.members) == ("Empty", [])
 
 

@@ -15,7 +15,7 @@ ASSIGNMENT_BYTES_MAX = 8 << 20
 
 
 @pytest.fixture
-def machine():
+def store():
     return Machine()
 
 
@@ -33,58 +33,58 @@ JOINS = [
 
 
 @pytest.mark.parametrize(("changed", "error"), JOINS)
-def test_invalid_join_is_rejected_immediately(machine, changed, error):
-    answer = machine.join("a", **changed)
+def test_invalid_join_is_rejected_immediately(store, changed, error):
+    answer = store.join("a", **changed)
     assert answer.error_code == error and answer.member_id == ""
-    assert not any(group.members for group in machine.groups.groups.values())
+    assert not any(group.members for group in store.groups.groups.values())
 
 
 @pytest.mark.parametrize("changed", [
     {"session_ms": LIMITS.session_ms_min}, {"session_ms": LIMITS.session_ms_max},
     {"protocols": tuple((f"p{n}", b"") for n in range(PROTOCOLS_MAX))},
     {"protocols": (("range", bytes(BYTES_MAX - 5)),)}])
-def test_join_at_the_size_limit_is_accepted(machine, changed):
-    assert machine.join("a", **changed) is None
-    assert machine.run(100).answers["a"].error_code == 0
+def test_join_at_the_size_limit_is_accepted(store, changed):
+    assert store.join("a", **changed) is None
+    assert store.run(100).answers["a"].error_code == 0
 
 
-def test_join_of_an_unknown_member_is_rejected_with_its_id(machine):
+def test_join_of_an_unknown_member_is_rejected_with_its_id(store):
     for group in ("g", "unknown"):
-        machine.stable("a") if group == "g" else None
-        answer = machine.join(f"in {group}", "stranger", group=group)
+        store.stable("a") if group == "g" else None
+        answer = store.join(f"in {group}", "stranger", group=group)
         assert (answer.error_code, answer.member_id) == (E.UNKNOWN_MEMBER_ID, "stranger")
-    assert "unknown" not in machine.groups.groups
+    assert "unknown" not in store.groups.groups
 
 
-def test_join_without_a_shared_protocol_is_rejected(machine):
-    machine.stable("a")
-    assert machine.join("b", protocols=(("other", b""),)).error_code == 23
-    assert machine.join("c", kind="connect").error_code == 23
-    assert machine.join("d", protocols=(("other", b""), ("range", b""))) is None
+def test_join_without_a_shared_protocol_is_rejected(store):
+    store.stable("a")
+    assert store.join("b", protocols=(("other", b""),)).error_code == 23
+    assert store.join("c", kind="connect").error_code == 23
+    assert store.join("d", protocols=(("other", b""), ("range", b""))) is None
 
 
-def test_while_members_join_as_many_may_wait_as_are_allowed(machine):
-    first, second, third = machine.stable("a", "b", "c")
-    machine.join("a again", first, protocols=(("range", b"n"),))
-    machine.join("new", rebalance_ms=500)
-    machine.join("b again", second)
-    assert "new" not in machine.answers
-    assert machine.join("c late", third).error_code == E.GROUP_MAX_SIZE_REACHED
-    assert machine.join("a once more", first) is None, "it waits already"
+def test_while_members_join_as_many_may_wait_as_are_allowed(store):
+    first, second, third = store.stable("a", "b", "c")
+    store.join("a again", first, protocols=(("range", b"n"),))
+    store.join("new", rebalance_ms=500)
+    store.join("b again", second)
+    assert "new" not in store.answers
+    assert store.join("c late", third).error_code == E.GROUP_MAX_SIZE_REACHED
+    assert store.join("a once more", first) is None, "it waits already"
 
 
-def sync(machine, token, member, generation, **fields):
-    machine.groups.sync(messages.SyncGroupRequest(
+def sync(store, token, member, generation, **fields):
+    store.groups.sync(messages.SyncGroupRequest(
         member_id=member, generation_id=generation, **{"group_id": "g", **fields}), token)
-    return machine.settle().answers.get(token)
+    return store.settle().answers.get(token)
 
 
-def test_invalid_sync_is_rejected(machine):
-    assert sync(machine, 1, "a", 1, group_id="").error_code == E.INVALID_GROUP_ID
-    assert sync(machine, 2, "a", 1).error_code == E.UNKNOWN_MEMBER_ID
-    machine.join("a")
-    machine.run(100)
-    member = machine.answers["a"].member_id
+def test_invalid_sync_is_rejected(store):
+    assert sync(store, 1, "a", 1, group_id="").error_code == E.INVALID_GROUP_ID
+    assert sync(store, 2, "a", 1).error_code == E.UNKNOWN_MEMBER_ID
+    store.join("a")
+    store.run(100)
+    member = store.answers["a"].member_id
     for token, fields, error in (
             (3, {"member_id": "x"}, E.UNKNOWN_MEMBER_ID),
             (4, {"generation": 2}, E.ILLEGAL_GENERATION),
@@ -92,104 +92,105 @@ def test_invalid_sync_is_rejected(machine):
             (6, {"protocol_type": "connect"}, E.INCONSISTENT_GROUP_PROTOCOL),
             (7, {"protocol_name": "other"}, E.INCONSISTENT_GROUP_PROTOCOL),
             (8, {"group_instance_id": "i"}, E.UNKNOWN_MEMBER_ID)):
-        got = sync(machine, token, fields.pop("member_id", member), fields.pop("generation", 1),
-                   **fields)
+        got = sync(store, token, fields.pop("member_id", member),
+                   fields.pop("generation", 1), **fields)
         assert got.error_code == error and got.assignment == b"", (token, got)
-    assert machine.group.state == COMPLETING
-    assert sync(machine, 9, member, 1, protocol_type="consumer",
+    assert store.group.state == COMPLETING
+    assert sync(store, 9, member, 1, protocol_type="consumer",
                 protocol_name="range").error_code == 0
 
 
-def test_sync_during_a_rebalance_reports_it(machine):
-    first, second = machine.stable("a", "b")
-    machine.join("a again", first, protocols=(("range", b"n"),))
-    assert machine.group.state == PREPARING
-    assert sync(machine, "s", second, 1).error_code == E.REBALANCE_IN_PROGRESS
+def test_sync_during_a_rebalance_reports_it(store):
+    first, second = store.stable("a", "b")
+    store.join("a again", first, protocols=(("range", b"n"),))
+    assert store.group.state == PREPARING
+    assert sync(store, "s", second, 1).error_code == E.REBALANCE_IN_PROGRESS
 
 
 @pytest.mark.parametrize(("more", "error"), [(0, E.NONE), (1, E.MESSAGE_TOO_LARGE)])
-def test_assignments_may_have_so_many_bytes_together(machine, more, error):
-    machine.join("a")
-    machine.run(100)
+def test_assignments_may_have_so_many_bytes_together(store, more, error):
+    store.join("a")
+    store.run(100)
     half = ASSIGNMENT_BYTES_MAX // 2
     row = messages.SyncGroupRequest.SyncGroupRequestAssignment
-    got = sync(machine, "s", "client-0", 1, assignments=[
+    got = sync(store, "s", "client-0", 1, assignments=[
         row(member_id="client-0", assignment=bytes(half)),
         row(member_id="nobody", assignment=bytes(half + more))])
     assert got.error_code == error
 
 
-def test_sync_in_a_stable_group_returns_the_assignment(machine):
-    first, second = machine.stable("a", "b")
-    got = sync(machine, "again", second, 1)
+def test_sync_in_a_stable_group_returns_the_assignment(store):
+    first, second = store.stable("a", "b")
+    got = sync(store, "again", second, 1)
     assert (got.error_code, got.assignment) == (0, second.encode())
     assert (got.protocol_type, got.protocol_name) == ("consumer", "range")
 
 
-def test_invalid_heartbeat_is_rejected(machine):
-    assert machine.heartbeat("x", 1) == E.UNKNOWN_MEMBER_ID
-    member, = machine.stable("a")
-    assert machine.heartbeat("x", 1) == E.UNKNOWN_MEMBER_ID
-    assert machine.heartbeat(member, 0) == machine.heartbeat(member, 2) == E.ILLEGAL_GENERATION
-    assert machine.heartbeat(member, 1, instance="i") == E.UNKNOWN_MEMBER_ID
-    assert machine.heartbeat(member, 1) == E.NONE
-    machine.groups.heartbeat(messages.HeartbeatRequest(group_id="", member_id=member))
-    assert machine.groups.heartbeat(
+def test_invalid_heartbeat_is_rejected(store):
+    assert store.heartbeat("x", 1) == E.UNKNOWN_MEMBER_ID
+    member, = store.stable("a")
+    assert store.heartbeat("x", 1) == E.UNKNOWN_MEMBER_ID
+    assert store.heartbeat(member, 0) == store.heartbeat(member,
+                                                                         2) == E.ILLEGAL_GENERATION
+    assert store.heartbeat(member, 1, instance="i") == E.UNKNOWN_MEMBER_ID
+    assert store.heartbeat(member, 1) == E.NONE
+    store.groups.heartbeat(messages.HeartbeatRequest(group_id="", member_id=member))
+    assert store.groups.heartbeat(
         messages.HeartbeatRequest(group_id="", member_id=member)) == E.INVALID_GROUP_ID
 
 
-def test_heartbeat_of_another_generation_does_not_extend_the_session(machine):
-    member, = machine.stable("a")
-    machine.run(900)
-    assert machine.heartbeat(member, 2) == E.ILLEGAL_GENERATION
-    machine.run(100)
-    assert machine.heartbeat(member, 1) == E.UNKNOWN_MEMBER_ID
+def test_heartbeat_of_another_generation_does_not_extend_the_session(store):
+    member, = store.stable("a")
+    store.run(900)
+    assert store.heartbeat(member, 2) == E.ILLEGAL_GENERATION
+    store.run(100)
+    assert store.heartbeat(member, 1) == E.UNKNOWN_MEMBER_ID
 
 
-def test_leaving_a_missing_group_is_reported(machine):
-    assert machine.groups.leave("", [("a", None)]) == E.INVALID_GROUP_ID
-    assert machine.groups.leave("g", [("a", None), ("", "i")]) == [E.UNKNOWN_MEMBER_ID] * 2
-    machine.join("a", instance="i")
-    machine.run(100)
-    assert machine.groups.leave("g", [("other", "i")]) == [E.FENCED_INSTANCE_ID]
-    assert machine.groups.leave("g", [("i-0", "i")]) == [E.NONE]
+def test_leaving_a_missing_group_is_reported(store):
+    assert store.groups.leave("", [("a", None)]) == E.INVALID_GROUP_ID
+    assert store.groups.leave("g", [("a", None), ("", "i")]) == [E.UNKNOWN_MEMBER_ID] * 2
+    store.join("a", instance="i")
+    store.run(100)
+    assert store.groups.leave("g", [("other", "i")]) == [E.FENCED_INSTANCE_ID]
+    assert store.groups.leave("g", [("i-0", "i")]) == [E.NONE]
 
 
-def test_next_joined_member_leads_if_the_leader_does_not_rejoin(machine):
-    first, second, third = machine.stable("a", "b", "c")
-    assert machine.group.leader == first
-    machine.join("b again", second, protocols=(("range", b"n"),))
-    machine.join("c again", third)
-    machine.run(500)
-    assert machine.answers["b again"].leader == second and len(
-        machine.answers["b again"].members) == 2
+def test_next_joined_member_leads_if_the_leader_does_not_rejoin(store):
+    first, second, third = store.stable("a", "b", "c")
+    assert store.group.leader == first
+    store.join("b again", second, protocols=(("range", b"n"),))
+    store.join("c again", third)
+    store.run(500)
+    assert store.answers["b again"].leader == second and len(
+        store.answers["b again"].members) == 2
 
 
-def test_absent_static_members_keep_their_group_until_their_sessions_end(machine):
-    machine.join("a", instance="i", session_ms=3000, rebalance_ms=500)
-    machine.join("b", instance="k", session_ms=3000, rebalance_ms=500)
-    machine.run(100).run(100)
-    machine.sync("a syncs", "i-0", 1, {}, "i")
-    machine.sync("b syncs", "k-1", 1, None, "k")
-    machine.join("c", rebalance_ms=500)
-    machine.groups.leave("g", [("client-2", None)])
-    machine.settle()
+def test_absent_static_members_keep_their_group_until_their_sessions_end(store):
+    store.join("a", instance="i", session_ms=3000, rebalance_ms=500)
+    store.join("b", instance="k", session_ms=3000, rebalance_ms=500)
+    store.run(100).run(100)
+    store.sync("a syncs", "i-0", 1, {}, "i")
+    store.sync("b syncs", "k-1", 1, None, "k")
+    store.join("c", rebalance_ms=500)
+    store.groups.leave("g", [("client-2", None)])
+    store.settle()
     for _ in range(4):
-        machine.run(500)
-        assert machine.group.state == PREPARING and len(machine.group.members) == 2
-    machine.join("a back", "i-0", instance="i", session_ms=3000, rebalance_ms=500)
-    assert "a back" not in machine.answers
-    machine.run(500)
-    assert machine.answers["a back"].generation_id == 2, "nobody waits longer for the other"
-    machine.run(499)
-    machine.run(1)
-    assert "k" not in machine.group.statics
+        store.run(500)
+        assert store.group.state == PREPARING and len(store.group.members) == 2
+    store.join("a back", "i-0", instance="i", session_ms=3000, rebalance_ms=500)
+    assert "a back" not in store.answers
+    store.run(500)
+    assert store.answers["a back"].generation_id == 2, "nobody waits longer for the other"
+    store.run(499)
+    store.run(1)
+    assert "k" not in store.group.statics
 
 
-def test_waiting_replayed_member_does_not_expire(machine):
-    first, second = machine.stable("a", "b")
+def test_waiting_replayed_member_does_not_expire(store):
+    first, second = store.stable("a", "b")
     again = Machine()
-    loaded(again.groups, machine.log)
+    loaded(again.groups, store.log)
     again.join("a again", first, session_ms=300, rebalance_ms=5000, protocols=(("range", b"n"),))
     for _ in range(3):
         again.run(300)
@@ -198,117 +199,117 @@ def test_waiting_replayed_member_does_not_expire(machine):
     assert again.answers["a again"].error_code == 0
 
 
-def listed(machine, states=(), types=()):
+def listed(store, states=(), types=()):
     return sorted((row.group_id, row.group_state, row.protocol_type, row.group_type)
-                  for row in group_describe.listed(machine.groups, set(states), set(types)))
+                  for row in group_describe.listed(store.groups, set(states), set(types)))
 
 
-def test_groups_are_listed_by_state_and_type(machine):
-    machine.stable("a")
-    machine.join("x", group="h")
-    machine.groups.find_or_make("e")
+def test_groups_are_listed_by_state_and_type(store):
+    store.stable("a")
+    store.join("x", group="h")
+    store.groups.find_or_make("e")
     stable, empty = ("g", STABLE, "consumer", "classic"), ("e", EMPTY, "", "classic")
     joining = "h", PREPARING, "consumer", "classic"
-    assert listed(machine) == [empty, stable, joining]
-    assert listed(machine, ["stable"]) == [stable]
-    assert listed(machine, ["empty", "preparingrebalance"]) == [empty, joining]
-    assert listed(machine, ["dead"]) == [] == listed(machine, types=["consumer"])
-    assert listed(machine, ["stable"], ["classic", "consumer"]) == [stable]
+    assert listed(store) == [empty, stable, joining]
+    assert listed(store, ["stable"]) == [stable]
+    assert listed(store, ["empty", "preparingrebalance"]) == [empty, joining]
+    assert listed(store, ["dead"]) == [] == listed(store, types=["consumer"])
+    assert listed(store, ["stable"], ["classic", "consumer"]) == [stable]
 
 
-def test_missing_group_is_described_as_dead(machine):
+def test_missing_group_is_described_as_dead(store):
     for version, error, text in ((5, 0, None), (6, 69, "Group g not found.")):
-        row, = group_describe.described(machine.groups, "g", version, 10)
+        row, = group_describe.described(store.groups, "g", version, 10)
         assert (row.error_code, row.error_message, row.group_state) == (error, text, "Dead")
 
 
-def test_a_group_is_described_in_parts_of_so_many_members(machine):
-    members = machine.stable("a", "b", "c")
+def test_a_group_is_described_in_parts_of_so_many_members(store):
+    members = store.stable("a", "b", "c")
     for most, sizes in ((1, [1, 1, 1]), (2, [2, 1]), (3, [3]), (4, [3])):
-        rows = list(group_describe.described(machine.groups, "g", 5, most))
+        rows = list(group_describe.described(store.groups, "g", 5, most))
         assert [len(row.members) for row in rows] == sizes
         assert [row.member_id for part in rows for row in part.members] == members
 
 
 @pytest.mark.parametrize(("length", "error"), [(10, 0), (11, 12)])
-def test_the_text_of_a_commit_may_have_so_many_characters(machine, length, error):
+def test_the_text_of_a_commit_may_have_so_many_characters(store, length, error):
     request = messages.OffsetCommitRequest(group_id="g", retention_time_ms=-1)
-    got = offsets.commit(machine.groups, request, [
+    got = offsets.commit(store.groups, request, [
         ("t", bytes(16), 0, 5, -1, "\u00e4" * length), ("t", bytes(16), 1, 6, -1, None)])
     assert got == (0 if not error else [12, 0])
-    found = dict(offsets.fetch(machine.groups, "g", [("t", [0, 1, 2])], False)[0][1])
+    found = dict(offsets.fetch(store.groups, "g", [("t", [0, 1, 2])], False)[0][1])
     assert (found[0] is None) == bool(error) and found[1].offset == 6 and found[2] is None
 
 
-def test_fully_rejected_commit_creates_no_group(machine):
+def test_fully_rejected_commit_creates_no_group(store):
     request = messages.OffsetCommitRequest(group_id="g", retention_time_ms=-1)
-    assert offsets.commit(machine.groups, request, [
+    assert offsets.commit(store.groups, request, [
         ("t", bytes(16), 0, 5, -1, "x" * 11)]) == [12]
-    assert "g" not in machine.groups.groups and machine.groups.records == []
+    assert "g" not in store.groups.groups and store.groups.records == []
 
 
 @pytest.mark.parametrize(("version", "error"), [(8, 22), (9, 69)])
-def test_commit_with_a_generation_and_no_group_is_rejected(machine, version, error):
+def test_commit_with_a_generation_and_no_group_is_rejected(store, version, error):
     request = messages.OffsetCommitRequest(
         group_id="g", member_id="m", generation_id_or_member_epoch=0)
-    assert offsets.commit(machine.groups, request, [("t", bytes(16), 0, 5, -1, "")],
+    assert offsets.commit(store.groups, request, [("t", bytes(16), 0, 5, -1, "")],
                           version) == error
-    assert "g" not in machine.groups.groups
+    assert "g" not in store.groups.groups
 
 
-def test_a_commit_while_the_leader_assigns_is_rejected(machine):
-    machine.join("a")
-    machine.run(100)
-    assert machine.group.state == COMPLETING and machine.commit(5, "client-0", 1) == 27
-    machine.sync("s", "client-0", 1, {})
-    assert machine.commit(5, "client-0", 1) == 0
+def test_a_commit_while_the_leader_assigns_is_rejected(store):
+    store.join("a")
+    store.run(100)
+    assert store.group.state == COMPLETING and store.commit(5, "client-0", 1) == 27
+    store.sync("s", "client-0", 1, {})
+    assert store.commit(5, "client-0", 1) == 0
 
 
-def test_commit_during_a_rebalance_is_accepted_and_extends_the_session(machine):
-    first, second = machine.stable("a", "b")
-    machine.join("a again", first, rebalance_ms=5000, protocols=(("range", b"n"),))
+def test_commit_during_a_rebalance_is_accepted_and_extends_the_session(store):
+    first, second = store.stable("a", "b")
+    store.join("a again", first, rebalance_ms=5000, protocols=(("range", b"n"),))
     for _ in range(3):
-        machine.run(900)
-        assert machine.commit(5, second, 1) == 0
-    assert second in machine.group.members
+        store.run(900)
+        assert store.commit(5, second, 1) == 0
+    assert second in store.group.members
 
 
-def test_unsubscribed_offsets_are_deleted(machine):
-    assert offsets.delete(machine.groups, "", []) == (E.INVALID_GROUP_ID, {})
-    assert offsets.delete(machine.groups, "g", []) == (E.GROUP_ID_NOT_FOUND, {})
-    machine.commit(5)
-    machine.commit(6, topic="u")
-    assert offsets.delete(machine.groups, "g", [("t", [0, 1])]) == (E.NONE, {"t": E.NONE})
-    assert list(machine.group.offsets) == [("u", 0)]
-    assert machine.settle().log[-1][1] is None
+def test_unsubscribed_offsets_are_deleted(store):
+    assert offsets.delete(store.groups, "", []) == (E.INVALID_GROUP_ID, {})
+    assert offsets.delete(store.groups, "g", []) == (E.GROUP_ID_NOT_FOUND, {})
+    store.commit(5)
+    store.commit(6, topic="u")
+    assert offsets.delete(store.groups, "g", [("t", [0, 1])]) == (E.NONE, {"t": E.NONE})
+    assert list(store.group.offsets) == [("u", 0)]
+    assert store.settle().log[-1][1] is None
 
 
-def test_offsets_of_other_protocols_than_consumers_are_deleted_when_the_group_is_empty(machine):
-    machine.join("a", kind="connect")
-    machine.run(100)
-    machine.sync("s", "client-0", 1, {})
-    machine.commit(5, "client-0", 1)
-    assert offsets.delete(machine.groups, "g", [("t", [0])]) == (E.NON_EMPTY_GROUP, {})
-    machine.groups.leave("g", [("client-0", None)])
-    assert offsets.delete(machine.groups, "g", [("t", [0])]) == (E.NONE, {"t": E.NONE})
+def test_offsets_of_other_protocols_than_consumers_are_deleted_when_the_group_is_empty(store):
+    store.join("a", kind="connect")
+    store.run(100)
+    store.sync("s", "client-0", 1, {})
+    store.commit(5, "client-0", 1)
+    assert offsets.delete(store.groups, "g", [("t", [0])]) == (E.NON_EMPTY_GROUP, {})
+    store.groups.leave("g", [("client-0", None)])
+    assert offsets.delete(store.groups, "g", [("t", [0])]) == (E.NONE, {"t": E.NONE})
 
 
-def test_unreadable_subscription_prevents_offset_deletion(machine):
-    member, = machine.stable("a")
-    machine.commit(5, member, 1)
-    assert offsets.delete(machine.groups, "g", [("t", [0])]) == (
+def test_unreadable_subscription_prevents_offset_deletion(store):
+    member, = store.stable("a")
+    store.commit(5, member, 1)
+    assert offsets.delete(store.groups, "g", [("t", [0])]) == (
         E.NONE, {"t": E.GROUP_SUBSCRIBED_TO_TOPIC})
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 100])
-def test_all_offsets_come_in_parts_of_so_many(machine, step):
+def test_all_offsets_come_in_parts_of_so_many(store, step):
     for partition in range(5):
         for topic in ("t", "u"):
             request = messages.OffsetCommitRequest(group_id="g", retention_time_ms=-1)
-            offsets.commit(machine.groups, request, [(topic, bytes(16), partition, 7, -1, "")])
-    parts = list(offsets.everything(machine.groups, "g").parts(step))
+            offsets.commit(store.groups, request, [(topic, bytes(16), partition, 7, -1, "")])
+    parts = list(offsets.everything(store.groups, "g").parts(step))
     assert all(sum(len(rows) for _, rows in part) <= step for part in parts)
-    assert len(offsets.everything(machine.groups, "g")) == 10
+    assert len(offsets.everything(store.groups, "g")) == 10
     found = sorted((topic, partition) for part in parts for topic, rows in part
                    for partition, _ in rows)
     assert found == [(topic, partition) for topic in "tu" for partition in range(5)]

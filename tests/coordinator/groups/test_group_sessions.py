@@ -14,213 +14,214 @@ G, H = Name("g", "consumer", "classic"), Name("h", "consumer", "classic")
 
 
 @pytest.fixture
-def machine():
+def store():
     return Machine()
 
 
-def test_a_new_member_has_its_session_from_the_end_of_the_join_phase(machine):
-    machine.join("a", session_ms=1000, rebalance_ms=5000)
-    machine.run(100)
-    assert machine.answers["a"].generation_id == 1 and machine.group.state == COMPLETING
-    machine.run(999)
-    assert list(machine.group.members) == ["client-0"]
-    machine.run(1)
-    assert machine.group.members == {} and machine.group.state == EMPTY
+def test_a_new_member_has_its_session_from_the_end_of_the_join_phase(store):
+    store.join("a", session_ms=1000, rebalance_ms=5000)
+    store.run(100)
+    assert store.answers["a"].generation_id == 1 and store.group.state == COMPLETING
+    store.run(999)
+    assert list(store.group.members) == ["client-0"]
+    store.run(1)
+    assert store.group.members == {} and store.group.state == EMPTY
 
 
-def test_join_response_starts_a_new_session(machine):
-    first, second = machine.stable("a", "b")
-    machine.join("a again", first, session_ms=300, rebalance_ms=900, protocols=(("range", b"n"),))
+def test_join_response_starts_a_new_session(store):
+    first, second = store.stable("a", "b")
+    store.join("a again", first, session_ms=300, rebalance_ms=900,
+                       protocols=(("range", b"n"),))
     for _ in range(4):
-        machine.run(200)
-        assert machine.heartbeat(second, 1) == 27 and first in machine.group.members
-    machine.join("b again", second, session_ms=5000, rebalance_ms=900)
-    assert machine.answers["a again"].generation_id == 2
-    machine.run(299)
-    assert first in machine.group.members
-    machine.run(1)
-    assert list(machine.group.members) == [second]
+        store.run(200)
+        assert store.heartbeat(second, 1) == 27 and first in store.group.members
+    store.join("b again", second, session_ms=5000, rebalance_ms=900)
+    assert store.answers["a again"].generation_id == 2
+    store.run(299)
+    assert first in store.group.members
+    store.run(1)
+    assert list(store.group.members) == [second]
 
 
-def test_sync_restarts_a_followers_session(machine):
-    machine.join("a", session_ms=1000)
-    machine.join("b", session_ms=1000)
-    machine.run(100).run(100)
-    machine.sync("b syncs", "client-1", 1)
-    machine.run(400)
-    machine.sync("a syncs", "client-0", 1, {"client-1": b"x"})
-    machine.run(999)
-    assert set(machine.group.members) == {"client-0", "client-1"}
-    machine.run(1)
-    assert machine.group.members == {}
+def test_sync_restarts_a_followers_session(store):
+    store.join("a", session_ms=1000)
+    store.join("b", session_ms=1000)
+    store.run(100).run(100)
+    store.sync("b syncs", "client-1", 1)
+    store.run(400)
+    store.sync("a syncs", "client-0", 1, {"client-1": b"x"})
+    store.run(999)
+    assert set(store.group.members) == {"client-0", "client-1"}
+    store.run(1)
+    assert store.group.members == {}
 
 
-def joined_by_two(machine):
+def joined_by_two(store):
     """Return first and second member of generation 1; neither has sent SyncGroup."""
     for token in "ab":
-        machine.join(token, session_ms=1000, rebalance_ms=60_000)
-    machine.run(100).run(100)
+        store.join(token, session_ms=1000, rebalance_ms=60_000)
+    store.run(100).run(100)
 
 
-def synced(machine):
-    machine.sync("b syncs", "client-1", 1)
-    machine.sync("a syncs", "client-0", 1, {"client-1": b"x"})
+def synced(store):
+    store.sync("b syncs", "client-1", 1)
+    store.sync("a syncs", "client-0", 1, {"client-1": b"x"})
 
 
 @pytest.mark.parametrize("phase", ["JoinGroup", "SyncGroup"])
-def test_session_starts_when_the_response_is_sent(machine, phase):
+def test_session_starts_when_the_response_is_sent(store, phase):
     if phase == "SyncGroup":
-        joined_by_two(machine)
-    machine.flushes = False
-    (joined_by_two if phase == "JoinGroup" else synced)(machine)
+        joined_by_two(store)
+    store.flushes = False
+    (joined_by_two if phase == "JoinGroup" else synced)(store)
     for _ in range(5):
-        machine.run(999)
-        assert set(machine.group.members) == {"client-0", "client-1"}
-    machine.flush()
-    machine.run(999)
-    assert set(machine.group.members) == {"client-0", "client-1"}
+        store.run(999)
+        assert set(store.group.members) == {"client-0", "client-1"}
+    store.flush()
+    store.run(999)
+    assert set(store.group.members) == {"client-0", "client-1"}
     # The timers are due without another request.
-    assert machine.groups.timers.next_ms() <= machine.clock.ms + 1
-    machine.run(1)
-    assert machine.group.members == {}
+    assert store.groups.timers.next_ms() <= store.clock.ms + 1
+    store.run(1)
+    assert store.group.members == {}
 
 
-def test_session_starts_when_a_sync_error_is_sent(machine):
-    joined_by_two(machine)
-    machine.sync("b syncs", "client-1", 1)
-    machine.run(900)
-    machine.flushes = False
-    machine.join("c", session_ms=60_000, rebalance_ms=60_000)
-    assert machine.answers["b syncs"].error_code == 27
-    machine.run(3000)
-    machine.flush()
-    machine.run(999)
-    assert "client-1" in machine.group.members
-    machine.run(1)
-    assert "client-1" not in machine.group.members
+def test_session_starts_when_a_sync_error_is_sent(store):
+    joined_by_two(store)
+    store.sync("b syncs", "client-1", 1)
+    store.run(900)
+    store.flushes = False
+    store.join("c", session_ms=60_000, rebalance_ms=60_000)
+    assert store.answers["b syncs"].error_code == 27
+    store.run(3000)
+    store.flush()
+    store.run(999)
+    assert "client-1" in store.group.members
+    store.run(1)
+    assert "client-1" not in store.group.members
 
 
-def test_response_to_a_departed_member_starts_no_session(machine):
-    joined_by_two(machine)
-    machine.flushes = False
-    synced(machine)
-    assert machine.groups.leave("g", [("client-0", None)]) == [0]
-    machine.settle()
-    machine.flush()
-    machine.run(999)
-    assert list(machine.group.members) == ["client-1"]
-    assert ("member", "g", "client-0") not in machine.groups.timers
+def test_response_to_a_departed_member_starts_no_session(store):
+    joined_by_two(store)
+    store.flushes = False
+    synced(store)
+    assert store.groups.leave("g", [("client-0", None)]) == [0]
+    store.settle()
+    store.flush()
+    store.run(999)
+    assert list(store.group.members) == ["client-1"]
+    assert ("member", "g", "client-0") not in store.groups.timers
 
 
-def test_waiting_sync_keeps_the_session(machine):
-    machine.join("a", session_ms=1000, rebalance_ms=5000)
-    machine.join("b", session_ms=1000, rebalance_ms=5000)
-    machine.run(100).run(100)
-    machine.sync("b syncs", "client-1", 1)
-    machine.run(900)
-    assert machine.heartbeat("client-0", 1) == 0
-    machine.run(900)
-    assert set(machine.group.members) == {"client-0", "client-1"}
+def test_waiting_sync_keeps_the_session(store):
+    store.join("a", session_ms=1000, rebalance_ms=5000)
+    store.join("b", session_ms=1000, rebalance_ms=5000)
+    store.run(100).run(100)
+    store.sync("b syncs", "client-1", 1)
+    store.run(900)
+    assert store.heartbeat("client-0", 1) == 0
+    store.run(900)
+    assert set(store.group.members) == {"client-0", "client-1"}
 
 
-def test_sync_ended_by_a_rebalance_starts_a_session(machine):
-    machine.join("a", session_ms=1000, rebalance_ms=5000)
-    machine.join("b", session_ms=1000, rebalance_ms=5000)
-    machine.run(100).run(100)
-    machine.sync("b syncs", "client-1", 1)
-    machine.run(900)
-    machine.join("c", session_ms=1000)
-    assert machine.answers["b syncs"].error_code == 27
-    machine.run(999)
-    assert list(machine.group.members) == ["client-1", "client-2"]
-    machine.run(1)
-    assert list(machine.group.members) == ["client-2"]
+def test_sync_ended_by_a_rebalance_starts_a_session(store):
+    store.join("a", session_ms=1000, rebalance_ms=5000)
+    store.join("b", session_ms=1000, rebalance_ms=5000)
+    store.run(100).run(100)
+    store.sync("b syncs", "client-1", 1)
+    store.run(900)
+    store.join("c", session_ms=1000)
+    assert store.answers["b syncs"].error_code == 27
+    store.run(999)
+    assert list(store.group.members) == ["client-1", "client-2"]
+    store.run(1)
+    assert list(store.group.members) == ["client-2"]
 
 
-def test_waiting_new_member_expires_after_five_minutes(machine):
-    first, = machine.stable("a")
-    machine.join("a once more", first, rebalance_ms=400_000, protocols=(("range", b"n"),))
-    machine.sync("a syncs again", first, 2, {first: b""})
-    assert machine.group.state == STABLE
-    machine.join("c")
+def test_waiting_new_member_expires_after_five_minutes(store):
+    first, = store.stable("a")
+    store.join("a once more", first, rebalance_ms=400_000, protocols=(("range", b"n"),))
+    store.sync("a syncs again", first, 2, {first: b""})
+    assert store.group.state == STABLE
+    store.join("c")
     for _ in range(FIVE_MINUTES_MS // 500 - 1):
-        assert machine.heartbeat(first, 2) == 27
-        machine.run(500)
-    machine.run(499)
-    assert machine.heartbeat(first, 2) == 27 and "c" not in machine.answers
-    machine.run(1)
-    assert machine.answers["c"].error_code == 25 and list(machine.group.members) == [first]
+        assert store.heartbeat(first, 2) == 27
+        store.run(500)
+    store.run(499)
+    assert store.heartbeat(first, 2) == 27 and "c" not in store.answers
+    store.run(1)
+    assert store.answers["c"].error_code == 25 and list(store.group.members) == [first]
 
 
-def test_a_member_of_a_replayed_group_has_a_session_to_show_up(machine):
-    first, second = machine.stable("a", "b")
+def test_a_member_of_a_replayed_group_has_a_session_to_show_up(store):
+    first, second = store.stable("a", "b")
     again = Machine()
-    loaded(again.groups, machine.log)
+    loaded(again.groups, store.log)
     again.run(999)
     assert again.heartbeat(first, 1) == 0
     again.run(1)
     assert list(again.group.members) == [first]
 
 
-def test_replayed_group_above_the_size_limit_rejoins(machine):
-    machine.stable("a", "b", "c")
+def test_replayed_group_above_the_size_limit_rejoins(store):
+    store.stable("a", "b", "c")
     for most, state in ((3, STABLE), (2, PREPARING)):
         again = Machine(LIMITS._replace(members_max=most))
-        loaded(again.groups, machine.log)
+        loaded(again.groups, store.log)
         assert again.group.state == state, most
 
 
-def test_admin_removal_of_an_instance_is_counted_and_rebalances(machine):
-    machine.join("a", instance="i")
-    machine.join("b", instance="k")
-    machine.run(100).run(100)
-    assert machine.groups.leave("g", [("", "i"), ("", "nobody"), ("x", None)]) == [0, 25, 25]
-    assert machine.group.state == PREPARING and list(machine.group.statics) == ["k"]
-    assert machine.groups.events["member_left"] == 1
+def test_admin_removal_of_an_instance_is_counted_and_rebalances(store):
+    store.join("a", instance="i")
+    store.join("b", instance="k")
+    store.run(100).run(100)
+    assert store.groups.leave("g", [("", "i"), ("", "nobody"), ("x", None)]) == [0, 25, 25]
+    assert store.group.state == PREPARING and list(store.group.statics) == ["k"]
+    assert store.groups.events["member_left"] == 1
 
 
-def test_issued_member_id_can_be_released(machine):
-    first, = machine.stable("a")
-    pending = machine.join("b", version=4).member_id
-    machine.join("a again", first, protocols=(("range", b"n"),))
-    assert "a again" not in machine.answers, "the newcomer is waited for"
-    assert machine.groups.leave("g", [(pending, None)]) == [0]
-    assert machine.settle().answers["a again"].generation_id == 2
-    assert machine.join("b late", pending).error_code == 25
+def test_issued_member_id_can_be_released(store):
+    first, = store.stable("a")
+    pending = store.join("b", version=4).member_id
+    store.join("a again", first, protocols=(("range", b"n"),))
+    assert "a again" not in store.answers, "the newcomer is waited for"
+    assert store.groups.leave("g", [(pending, None)]) == [0]
+    assert store.settle().answers["a again"].generation_id == 2
+    assert store.join("b late", pending).error_code == 25
 
 
-def test_unused_member_id_delays_a_group_for_at_most_a_session(machine):
-    first, = machine.stable("a")
-    pending = machine.join("b", version=4, session_ms=300).member_id
-    machine.join("a again", first, rebalance_ms=5000, protocols=(("range", b"n"),))
-    machine.run(299)
-    assert "a again" not in machine.answers and machine.group.pending == {pending}
-    machine.run(1)
-    assert machine.answers["a again"].generation_id == 2
+def test_unused_member_id_delays_a_group_for_at_most_a_session(store):
+    first, = store.stable("a")
+    pending = store.join("b", version=4, session_ms=300).member_id
+    store.join("a again", first, rebalance_ms=5000, protocols=(("range", b"n"),))
+    store.run(299)
+    assert "a again" not in store.answers and store.group.pending == {pending}
+    store.run(1)
+    assert store.answers["a again"].generation_id == 2
 
 
-def test_group_events_are_counted(machine):
-    events = machine.groups.events
+def test_group_events_are_counted(store):
+    events = store.groups.events
 
     def counted():
         found = {name: count for name, count in events.items() if count}
         events.update(dict.fromkeys(events, 0))
         return found
 
-    first, second = machine.stable("a", "b")
+    first, second = store.stable("a", "b")
     assert counted() == {"member_joined": 2, "rebalance": 1, "generation": 1}
-    machine.commit(5, first, 1)
+    store.commit(5, first, 1)
     assert counted() == {"offset_committed": 1}
-    machine.run(900)
-    machine.heartbeat(first, 1)
-    machine.run(100)
+    store.run(900)
+    store.heartbeat(first, 1)
+    store.run(100)
     assert counted() == {"member_expired": 1, "rebalance": 1}
-    machine.join("a again", first)
+    store.join("a again", first)
     assert counted() == {"generation": 1}
-    machine.groups.leave("g", [(first, None)])
+    store.groups.leave("g", [(first, None)])
     assert counted() == {"member_left": 1, "rebalance": 1, "generation": 1}
-    machine.clock.ms += 1000
-    offsets.expire(machine.groups, machine.group)
+    store.clock.ms += 1000
+    offsets.expire(store.groups, store.group)
     assert counted() == {"offset_expired": 1}
 
 

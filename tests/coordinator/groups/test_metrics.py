@@ -37,10 +37,10 @@ def test_members_memory_covers_existing_assigned_and_revoked_partitions():
     member = ConsumerMember("m")
     member.assigned = {KNOWN: {0: 3, 2: 3}, GONE: {0: 3}}
     member.revoking = {KNOWN: {1: 2}}
-    machine = SimpleNamespace(
+    state_machine = SimpleNamespace(
         groups={"g": SimpleNamespace(kind="consumer", members={"m": member})},
         image=lambda: SimpleNamespace(topics_by_id={KNOWN: SimpleNamespace(name="t")}))
-    coordinator = SimpleNamespace(look=lambda group_id, look: (look(machine), 0))
+    coordinator = SimpleNamespace(query=lambda group_id, look: (look(state_machine), 0))
     [row] = asyncio.run(group_metrics.members(coordinator, "g"))
     assert (row["member_id"], row["partitions"]) == ("m", [("t", 0), ("t", 2), ("t", 1)])
     assert asyncio.run(group_metrics.members(coordinator, "h")) == []
@@ -58,7 +58,7 @@ def shard(*groups, gone=(), kept=()):
     """kept: groups in its snapshot."""
     known = {one.id: one for one in kept}
     return SimpleNamespace(
-        machine=SimpleNamespace(groups={one.id: one for one in groups}, gone=set(gone)),
+        state_machine=SimpleNamespace(groups={one.id: one for one in groups}, gone=set(gone)),
         snapshot=SimpleNamespace(names=lambda: [(id_, "", "classic") for id_ in known],
                                  find=lambda id_: known[id_]))
 
@@ -85,7 +85,7 @@ def test_metrics_include_groups_of_all_shards():
     assert [(row.id, row.state, row.generation, row.members, len(row.offsets)) for row in found] \
         == [("a", "Stable", 4, 2, 2), ("b", "Stable", 4, 0, 0)]
     assert (ids, shards, gone) == ({"a", "b"}, [one, two], {"x", "y"})
-    assert found[0].offsets is not one.machine.groups["a"].offsets
+    assert found[0].offsets is not one.state_machine.groups["a"].offsets
 
 
 def test_groups_over_the_limit_are_still_counted():
@@ -109,7 +109,7 @@ def test_group_deleted_during_the_iteration_is_skipped():
     one = shard(*[group(f"{number:04}", 0) for number in range(group_metrics.STEP + 1)])
     last = f"{group_metrics.STEP:04}"
     (found, ids, _, _), _ = rows(Room(10**9, 10**9, 10**9), one,
-                                 meanwhile=lambda: one.machine.groups.pop(last, None))
+                                 meanwhile=lambda: one.state_machine.groups.pop(last, None))
     assert len(found) == group_metrics.STEP and last not in ids
 
 

@@ -24,7 +24,7 @@ class World:
     """
 
     def __init__(self, source):
-        self.source, self.machine = source, Machine()
+        self.source, self.state_machine = source, Machine()
         self.written, self.open, self.number = {}, {}, 0
         self.log = []
 
@@ -34,11 +34,11 @@ class World:
         key = group, topic, partition
         self.number += 1
         if what < 0.3:
-            assert commit(self.machine, row(self.number, topic, partition), group=group) == 0
+            assert commit(self.state_machine, row(self.number, topic, partition), group=group) == 0
             self.written[key] = self.number, self.number
         elif what < 0.65:
             producer = self.source.choice(PRODUCERS)
-            assert commit_open(self.machine, row(self.number, topic, partition), group=group,
+            assert commit_open(self.state_machine, row(self.number, topic, partition), group=group,
                                producer=producer) == [0]
             self.open.setdefault(producer, {})[key] = self.number, self.number
         elif what < 0.9:
@@ -47,20 +47,20 @@ class World:
             self.forget(key)
         else:
             self.restart()
-        self.log += self.machine.groups.records
-        self.machine.groups.records = []
+        self.log += self.state_machine.groups.records
+        self.state_machine.groups.records = []
 
     def end(self, producer, commits):
-        transactional_offsets.end(self.machine.groups, Marker(producer, 0, 0, commits, 2))
+        transactional_offsets.end(self.state_machine.groups, Marker(producer, 0, 0, commits, 2))
         for key, entry in self.open.pop(producer, {}).items():
             if commits:
                 self.written[key] = max(entry, self.written.get(key, (0, 0)))
 
     def forget(self, key):
-        group = self.machine.groups.groups.get(key[0])
+        group = self.state_machine.groups.groups.get(key[0])
         is_open = any(key in places for places in self.open.values())
         if group is not None:
-            assert offsets.forget(self.machine.groups, group, *key[1:]) == (
+            assert offsets.forget(self.state_machine.groups, group, *key[1:]) == (
                 is_open or key in self.written)
         self.written.pop(key, None)
         for producer in list(self.open):
@@ -69,18 +69,18 @@ class World:
                 del self.open[producer]
 
     def restart(self):
-        made = GroupShard(LIMITS, self.machine.clock, str)
-        for written in self.log + self.machine.groups.records:
+        made = GroupShard(LIMITS, self.state_machine.clock, str)
+        for written in self.log + self.state_machine.groups.records:
             if isinstance(written, TransactionalRecords | Marker):
                 transactional_offsets.replay(made, written)
             else:
                 made.replay(*written)
-        self.log += self.machine.groups.records
+        self.log += self.state_machine.groups.records
         made.loaded()
-        self.machine.groups = made
+        self.state_machine.groups = made
 
     def check(self):
-        groups = self.machine.groups
+        groups = self.state_machine.groups
         unstable = {key for places in self.open.values() for key in places}
         for name in GROUPS:
             found = {(name, topic, partition): entry.offset

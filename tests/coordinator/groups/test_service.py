@@ -90,7 +90,7 @@ class Node:
 
     def committed(self, index: int) -> int | None:
         """Return the committed offset in the machine of partition `index`, once it is loaded."""
-        entry = offsets.fetch(self.shard(index)[0].machine, self.group(index), None, False)
+        entry = offsets.fetch(self.shard(index)[0].state_machine, self.group(index), None, False)
         return entry[0][1][0][1].offset if entry else None
 
     def elect(self, index: int, leader: int, epoch: int) -> None:
@@ -234,11 +234,11 @@ def test_failed_timer_reloads_only_its_partition(on_node):
 
         bad = node.shard(0)[0]
         assert await node.commit(0, 3) == 0
-        bad.machine.tick = raising
+        bad.state_machine.tick = raising
         assert (await node.join(1)).error_code == 0
         node.groups.runtime._tick()
         async with asyncio.timeout(20):
-            while bad.machine.__dict__.get("tick") is raising:
+            while bad.state_machine.__dict__.get("tick") is raising:
                 await asyncio.sleep(0.01)
         await node.until(lambda: node.shard(0)[1] == 0)
         assert node.committed(0) == 3
@@ -258,10 +258,10 @@ def test_unreadable_partition_does_not_block_loading_of_others(on_node, monkeypa
             ShardSnapshot(node.store, bytes(15) + b"\x01", index).clear()
         replay, refused = group_shard.GroupShard.replay, set("0")
 
-        def failing(machine, key, value):
+        def failing(state_machine, key, value):
             if node.group(0).encode() in key and refused:
                 raise AssertionError("planted")
-            replay(machine, key, value)
+            replay(state_machine, key, value)
 
         monkeypatch.setattr(group_shard.GroupShard, "replay", failing)
         node.groups = GroupCoordinator(node)
@@ -287,10 +287,10 @@ def test_a_map_that_cannot_be_written_costs_nothing_but_the_next_try(on_node, mo
         found.snapshot.write = refused
         assert await node.commit(0, 5) == 0
         await node.groups.runtime.save(found)
-        assert found.machine.changed
+        assert found.state_machine.changed
         full.clear()
         await node.groups.runtime.save(found)
-        assert not found.machine.changed and found.snapshot.find(node.group(0)).offsets
+        assert not found.state_machine.changed and found.snapshot.find(node.group(0)).offsets
         assert await node.commit(0, 6) == 0
     on_node(scenario)
 
@@ -318,8 +318,8 @@ def test_stop_during_a_save_completes_it(on_node, monkeypatch):
         await asyncio.gather(saving, return_exceptions=True)
         assert await node.commit(0, 10) == 0
         await node.again()
-        machine = node.shard(0)[0].machine
-        assert {name for name in names if machine.find(name) is None} == set()
+        state_machine = node.shard(0)[0].state_machine
+        assert {name for name in names if state_machine.find(name) is None} == set()
     on_node(scenario)
 
 
@@ -369,9 +369,10 @@ def test_commit_for_a_recreated_topic_survives_reloads(on_node):
 
 
 @pytest.mark.parametrize("look", [
-    lambda machine, group_id: machine.heartbeat(SimpleNamespace(
+    lambda state_machine, group_id: state_machine.heartbeat(SimpleNamespace(
         group_id=group_id, member_id="m", group_instance_id=None, generation_id=1)),
-    lambda machine, group_id: next(group_describe.described(machine, group_id, 6, 10)).error_code,
+    lambda state_machine,
+    group_id: next(group_describe.described(state_machine, group_id, 6, 10)).error_code,
 ], ids=["heartbeat", "describe"])
 def test_a_look_at_a_group_with_offsets_of_a_deleted_topic_removes_them(on_node, look):
     async def scenario(node):
@@ -393,7 +394,7 @@ def test_failed_step_rejects_its_pending_response(on_node):
         found, waiting = node.shard(0)[0], DeferredResponse(lambda code: code)
 
         def step():
-            found.machine.responses.append((waiting, 0))
+            found.state_machine.responses.append((waiting, 0))
             raise RuntimeError("planted")
 
         node.groups.runtime._step(found, step)
@@ -414,7 +415,7 @@ def test_a_member_that_waits_is_sent_to_the_new_leader_of_its_partition(on_node)
         node.elect(0, node.node_id, 2)
         await node.until(lambda: node.shard(0)[1] == 0)
         # No member has synced yet: as with Kafka, only the empty group is in the log.
-        assert not node.shard(0)[0].machine.groups[node.group(0)].members
+        assert not node.shard(0)[0].state_machine.groups[node.group(0)].members
         assert node.committed(1) == 3
     on_node(scenario)
 
@@ -458,13 +459,13 @@ def test_large_deletion_is_written_in_chunks_with_the_group_record_last(on_node)
         assert written == [offsets.FORGET_STEP] * (MANY // offsets.FORGET_STEP) + [1]
         assert await _delete(node) == 69
         await node.again()
-        assert node.shard(0)[0].machine.find(node.group(0)) is None
+        assert node.shard(0)[0].state_machine.find(node.group(0)) is None
         await node.groups.stop()
         ShardSnapshot(node.store, bytes(15) + b"\x01", 0).clear()
         *_, last = replay(node.parts[0], 0)
         assert last == (classic_group.group_key(node.group(0)), None)
         await node.begin()
-        assert node.shard(0)[0].machine.find(node.group(0)) is None
+        assert node.shard(0)[0].state_machine.find(node.group(0)) is None
     on_node(scenario)
 
 
@@ -472,11 +473,11 @@ def test_partly_deleted_group_is_hidden_and_its_name_reserved(on_node):
     async def scenario(node):
         _fill(node, MANY)
         deleted = _delete(node)
-        machine = node.shard(0)[0].machine
+        state_machine = node.shard(0)[0].state_machine
         assert not deleted.is_set
-        assert offsets.fetch(machine, node.group(0), None, False) == []
-        assert machine.find(node.group(0)) is None
-        assert list(group_describe.listed(machine, set(), set())) == []
+        assert offsets.fetch(state_machine, node.group(0), None, False) == []
+        assert state_machine.find(node.group(0)) is None
+        assert list(group_describe.listed(state_machine, set(), set())) == []
         again, taken, joined = _delete(node), node.commit(0, 5), node.join(0)
         assert (await again, await taken, (await joined).error_code) == (14, 14, 14)
         assert await deleted == 0
@@ -510,11 +511,11 @@ def test_deletion_with_a_moving_coordinator_is_rejected_and_can_be_retried(on_no
         assert await deleted == 16
         node.elect(0, node.node_id, 2)
         await node.until(lambda: node.shard(0)[1] == 0)
-        left = node.shard(0)[0].machine.find(node.group(0))
+        left = node.shard(0)[0].state_machine.find(node.group(0))
         assert 0 < len(left.offsets) < MANY
         assert await _delete(node) == 0
         await node.again()
-        assert node.shard(0)[0].machine.find(node.group(0)) is None
+        assert node.shard(0)[0].state_machine.find(node.group(0)) is None
     on_node(scenario)
 
 
@@ -533,7 +534,7 @@ def test_deletion_during_a_save_is_complete_after_a_crash(on_node):
         # Later snapshots are lost.
         found.snapshot.write = lambda rows, applied: None
         await node.again()
-        assert node.shard(0)[0].machine.find(node.group(0)) is None
+        assert node.shard(0)[0].state_machine.find(node.group(0)) is None
     on_node(scenario)
 
 

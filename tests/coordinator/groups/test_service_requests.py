@@ -26,13 +26,13 @@ class World:
     def __init__(self, monkeypatch, **settings):
         monkeypatch.setattr(service, "CoordinatorRuntime", played_runtime.Runtime)
         monkeypatch.setattr(target_assignment, "topics_changed",
-                            lambda machine, names: self.looked.append(set(names)))
+                            lambda state_machine, names: self.looked.append(set(names)))
         self.looked = []
         self.node = played_runtime.node(**settings)
         self.service = GroupCoordinator(self.node)
         self.runtime = self.service.runtime
-        self.runtime.step_each = lambda step: step(self.machine)
-        self.machine = SimpleNamespace(groups={}, shares={}, records=[], cleanups=0)
+        self.runtime.step_each = lambda step: step(self.state_machine)
+        self.state_machine = SimpleNamespace(groups={}, shares={}, records=[], cleanups=0)
 
     def run(self, work, store=None):
         async def whole():
@@ -94,9 +94,10 @@ def test_topic_changes_are_ignored_before_the_start_and_for_its_own_end(world):
 
 def test_offsets_of_a_topic_go_with_it(world, monkeypatch):
     forgotten = []
-    monkeypatch.setattr(offsets, "forget_topic", lambda machine, group, name: forgotten.append(
+    monkeypatch.setattr(offsets, "forget_topic", lambda state_machine, group,
+                        name: forgotten.append(
         (group, name)))
-    world.machine.groups = {"a": "A", "b": "B"}
+    world.state_machine.groups = {"a": "A", "b": "B"}
     world.run(lambda: world.service.topic_deleted("t"), "store")
     assert forgotten == [("A", "t"), ("B", "t")]
 
@@ -104,15 +105,15 @@ def test_offsets_of_a_topic_go_with_it(world, monkeypatch):
 def test_share_groups_are_notified_of_remaining_topics(world, monkeypatch):
     told = []
     monkeypatch.setattr(service.share_heartbeat, "forget_topics",
-                        lambda machine, ids: told.append(ids))
+                        lambda state_machine, ids: told.append(ids))
     world.node.image.topics = {"t": SimpleNamespace(id=T)}
     world.run(lambda: world.service.topic_deleted("u"), "store")
     assert told == []
-    world.machine.shares = {"s": object()}
+    world.state_machine.shares = {"s": object()}
     world.run(lambda: world.service.topic_deleted("u"), "store")
     assert told == [{T}]
     # A load may restore offsets deleted since.
-    world.runtime.coordination.prepare(world.machine)
+    world.runtime.coordination.prepare(world.state_machine)
     assert told == [{T}] * 2
 
 
@@ -122,9 +123,9 @@ def offset(topic_id):
 
 def test_offsets_of_an_earlier_topic_are_deleted_as_a_cleanup(
         world, monkeypatch):
-    def forget(machine, group, topic, partition):
+    def forget(state_machine, group, topic, partition):
         del group.offsets[topic, partition]
-        machine.records.append((topic, partition))
+        state_machine.records.append((topic, partition))
 
     monkeypatch.setattr(offsets, "forget", forget)
     world.node.image.topics = {"t": SimpleNamespace(id=T)}
@@ -132,11 +133,11 @@ def test_offsets_of_an_earlier_topic_are_deleted_as_a_cleanup(
     one.offsets = {("t", 0): offset(T), ("t", 1): offset(U), ("gone", 0): offset(U),
                    ("gone", 1): offset(service.NO_ID)}
     two.offsets = {("t", 2): offset(U)}
-    world.machine.groups = {"a": one, "b": two}
-    world.machine.records = ["before"]
-    world.runtime.coordination.prepare(world.machine)
+    world.state_machine.groups = {"a": one, "b": two}
+    world.state_machine.records = ["before"]
+    world.runtime.coordination.prepare(world.state_machine)
     assert set(one.offsets) == {("t", 0), ("gone", 1)} and not two.offsets
-    assert world.machine.cleanups == 3 == len(world.machine.records) - 1
+    assert world.state_machine.cleanups == 3 == len(world.state_machine.records) - 1
 
 
 # Markers.
@@ -195,11 +196,11 @@ def test_a_start_has_its_history_beside_the_store_and_a_stop_closes_it(world, tm
 def test_groups_expire_some_at_a_time_those_in_the_snapshot_too(world, monkeypatch, count, steps):
     monkeypatch.setattr(service, "EXPIRY_STEP", 3)
     expired = []
-    monkeypatch.setattr(service, "_expire_group", lambda machine, id_: expired.append(id_))
-    world.machine.groups = dict.fromkeys("ab"[:count])
-    world.machine.elsewhere = lambda: [(id_, "", "classic") for id_ in "cdefg"[:count - 2]] \
+    monkeypatch.setattr(service, "_expire_group", lambda state_machine, id_: expired.append(id_))
+    world.state_machine.groups = dict.fromkeys("ab"[:count])
+    world.state_machine.elsewhere = lambda: [(id_, "", "classic") for id_ in "cdefg"[:count - 2]] \
         if count > 2 else []
-    walk, seen = world.runtime.coordination.expire(world.machine), []
+    walk, seen = world.runtime.coordination.expire(world.state_machine), []
     for _ in walk:
         seen.append(len(expired))
     assert len(seen) == steps and expired == list("abcdefg"[:count])
@@ -210,25 +211,25 @@ def test_groups_expire_some_at_a_time_those_in_the_snapshot_too(world, monkeypat
     (True, False, True), (True, True, True), (False, True, True), (False, False, False)])
 def test_group_that_was_only_read_does_not_stay_in_memory(
         world, monkeypatch, was_here, changes, stays):
-    machine, group = world.machine, object()
-    machine.groups = {"g": group} if was_here else {}
-    machine.records = ["before"]
+    state_machine, group = world.state_machine, object()
+    state_machine.groups = {"g": group} if was_here else {}
+    state_machine.records = ["before"]
 
     def find(id_):
-        machine.groups[id_] = group
+        state_machine.groups[id_] = group
         return group
 
-    def expire(machine, found):
+    def expire(state_machine, found):
         assert found is group
-        machine.records += ["record"] * changes
+        state_machine.records += ["record"] * changes
 
-    machine.find = find
+    state_machine.find = find
     monkeypatch.setattr(offsets, "expire", expire)
-    service._expire_group(machine, "g")
-    assert ("g" in machine.groups) == stays
+    service._expire_group(state_machine, "g")
+    assert ("g" in state_machine.groups) == stays
 
 
 def test_deleted_group_does_not_expire(world, monkeypatch):
     monkeypatch.setattr(offsets, "expire", None)
-    world.machine.find = lambda id_: None
-    service._expire_group(world.machine, "g")
+    world.state_machine.find = lambda id_: None
+    service._expire_group(world.state_machine, "g")

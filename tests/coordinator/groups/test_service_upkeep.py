@@ -200,10 +200,10 @@ def test_groups_read_by_expiry_do_not_stay_in_memory(on_node):
             assert await node.commit(index, index) == 0
         await node.again()
         await node.groups.runtime.expire()
-        assert all(not node.shard(index)[0].machine.groups for index in range(PARTITIONS))
+        assert all(not node.shard(index)[0].state_machine.groups for index in range(PARTITIONS))
         assert node.committed(2) == 2
         await node.groups.runtime.expire()
-        assert list(node.shard(2)[0].machine.groups) == [node.group(2)]
+        assert list(node.shard(2)[0].state_machine.groups) == [node.group(2)]
     on_node(scenario)
 
 
@@ -218,7 +218,7 @@ def test_expiry_removes_only_offsets_of_deleted_topics(on_node):
         await node.groups.runtime.expire()
         for _ in range(2):
             await node.again()
-            found = offsets.fetch(node.shard(0)[0].machine, node.group(0), None, False)
+            found = offsets.fetch(node.shard(0)[0].state_machine, node.group(0), None, False)
             assert [(topic, rows[0][1].offset) for topic, rows in found] == [("u", 7)]
     on_node(scenario)
 
@@ -232,10 +232,10 @@ def test_failed_expiry_of_one_partition_does_not_affect_others(on_node, caplog):
             raise RuntimeError("planted")
 
         bad = node.shard(0)[0]
-        bad.machine.elsewhere = raising
+        bad.state_machine.elsewhere = raising
         node.groups._limits = node.groups._limits._replace(retention_ms=0)
         for index in range(PARTITIONS):
-            node.shard(index)[0].machine.limits = node.groups._limits
+            node.shard(index)[0].state_machine.limits = node.groups._limits
         await node.groups.runtime.expire()
         assert [node.committed(index) for index in range(1, PARTITIONS)] == [None] * 3
         assert node.committed(0) == 0

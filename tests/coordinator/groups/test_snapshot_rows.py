@@ -67,71 +67,71 @@ def test_rows_without_an_applied_offset_keep_the_previous_one(kept):
 
 
 def test_only_topics_whose_offsets_changed_are_written(kept):
-    machine = Machine()
-    machine.commit(5)
-    machine.commit(6, topic="u")
-    write(kept, machine.groups)
-    machine.commit(7, topic="u")
-    assert prefixes(write(kept, machine.groups)) == [
+    state_machine = Machine()
+    state_machine.commit(5)
+    state_machine.commit(6, topic="u")
+    write(kept, state_machine.groups)
+    state_machine.commit(7, topic="u")
+    assert prefixes(write(kept, state_machine.groups)) == [
         (b"cg/g", True), (b"cg/m", False), (b"cg/o", True)]
     assert {place: entry.offset for place, entry in kept.find("g").offsets.items()} \
         == {("t", 0): 5, ("u", 0): 7}
 
 
 def test_a_topic_that_has_no_offsets_any_more_has_no_row(kept):
-    machine = Machine()
-    machine.commit(5)
-    machine.commit(6, topic="u")
-    write(kept, machine.groups)
-    machine.group.offsets.pop(("u", 0))
-    write(kept, machine.groups, changed={("g", "u")})
+    state_machine = Machine()
+    state_machine.commit(5)
+    state_machine.commit(6, topic="u")
+    write(kept, state_machine.groups)
+    state_machine.group.offsets.pop(("u", 0))
+    write(kept, state_machine.groups, changed={("g", "u")})
     assert list(kept.find("g").offsets) == [("t", 0)]
 
 
 def test_deleted_group_removes_only_its_own_offsets(kept):
-    machine = Machine()
+    state_machine = Machine()
     for topic in "tuv":
-        machine.commit(5, topic=topic)
-    write(kept, machine.groups)
-    machine.groups.find_or_make("h").offsets["t", 0] = Offset(1, 0, "", 1, NO_TIME, bytes(16))
-    write(kept, machine.groups, changed={("h", "t")})
-    machine.groups.groups.pop("g")
-    write(kept, machine.groups, changed={("g", None)})
+        state_machine.commit(5, topic=topic)
+    write(kept, state_machine.groups)
+    state_machine.groups.find_or_make("h").offsets["t", 0] = Offset(1, 0, "", 1, NO_TIME, bytes(16))
+    write(kept, state_machine.groups, changed={("h", "t")})
+    state_machine.groups.groups.pop("g")
+    write(kept, state_machine.groups, changed={("g", None)})
     assert kept.find("g") is None and list(kept.find("h").offsets) == [("t", 0)]
     assert [name for name, *_ in kept.names()] == ["h"]
 
 
 def test_offsets_are_read_as_they_were_with_and_without_metadata(kept):
-    machine = Machine()
+    state_machine = Machine()
     found = {
         ("t", 0): Offset(2**40, 7, "", 11, NO_TIME, b"i" * 16),
         ("t", 1): Offset(1, -1, "m\u00fc\udc80", 12, 13, bytes(16)),
         ("t", 2**20): Offset(0, 0, "x" * 9000, 14, 15, b"j" * 16)}
-    machine.groups.find_or_make("\u00fc" * 9).offsets.update(found)
-    write(kept, machine.groups, changed={("\u00fc" * 9, "t")})
+    state_machine.groups.find_or_make("\u00fc" * 9).offsets.update(found)
+    write(kept, state_machine.groups, changed={("\u00fc" * 9, "t")})
     assert kept.find("\u00fc" * 9).offsets == found
 
 
 def test_a_group_without_a_record_has_no_time_and_no_state(kept):
-    machine = Machine()
-    machine.commit(5)
-    write(kept, machine.groups)
+    state_machine = Machine()
+    state_machine.commit(5)
+    write(kept, state_machine.groups)
     found = kept.find("g")
     assert (found.generation, found.state_ms, found.kind) == (0, NO_TIME, CLASSIC)
 
 
 def test_members_are_restored_and_groups_without_stay_in_the_map(kept):
-    machine = Machine()
-    member, = machine.stable("a")
-    machine.groups.find_or_make("h").offsets["t", 0] = Offset(1, 0, "", 1, NO_TIME, bytes(16))
-    write(kept, machine.groups, changed={*machine.groups.changed, ("h", "t")})
+    state_machine = Machine()
+    member, = state_machine.stable("a")
+    state_machine.groups.find_or_make("h").offsets["t", 0] = Offset(1, 0, "", 1, NO_TIME, bytes(16))
+    write(kept, state_machine.groups, changed={*state_machine.groups.changed, ("h", "t")})
     again = GroupShard(LIMITS, Clock(), str, kept.find, kept.names)
     kept.restore(again)
     assert list(again.groups) == ["g"] and list(again.groups["g"].members) == [member]
     assert again.changed == set()
     assert sorted(name for name, *_ in kept.names()) == ["g", "h"]
-    machine.groups.leave("g", [(member, None)])
-    write(kept, machine.groups)
+    state_machine.groups.leave("g", [(member, None)])
+    write(kept, state_machine.groups)
     assert kept.with_members() == [] and kept.find("g").generation == 2
 
 
@@ -157,13 +157,13 @@ def test_a_share_group_is_restored_from_its_records(kept):
 # ---- newer groups -------------------------------------------------------------------------------
 
 def test_only_members_that_changed_are_written_and_with_them_their_group(kept):
-    machine = Consumers()
-    machine.join("a")
-    machine.join("b")
-    write(kept, machine.groups)
-    machine.beat("a", machine.group.members["a"].epoch, rack_id="r")
-    assert machine.groups.changed == {("g", ("a",))}
-    assert prefixes(write(kept, machine.groups)) == [
+    state_machine = Consumers()
+    state_machine.join("a")
+    state_machine.join("b")
+    write(kept, state_machine.groups)
+    state_machine.beat("a", state_machine.group.members["a"].epoch, rack_id="r")
+    assert state_machine.groups.changed == {("g", ("a",))}
+    assert prefixes(write(kept, state_machine.groups)) == [
         (b"cg/g", True), (b"cg/m", True), (b"cg/c", True)]
     found = kept.find("g")
     assert found.kind == CONSUMER and set(found.members) == {"a", "b"}
@@ -171,18 +171,18 @@ def test_only_members_that_changed_are_written_and_with_them_their_group(kept):
 
 
 def test_departed_and_downgraded_members_have_no_rows(kept):
-    machine = Consumers()
-    machine.join("a")
-    machine.join("b")
-    write(kept, machine.groups)
-    machine.beat("b", -1)
-    assert (b"cg/c", False) in prefixes(write(kept, machine.groups))
+    state_machine = Consumers()
+    state_machine.join("a")
+    state_machine.join("b")
+    write(kept, state_machine.groups)
+    state_machine.beat("b", -1)
+    assert (b"cg/c", False) in prefixes(write(kept, state_machine.groups))
     assert set(kept.find("g").members) == {"a"}
-    machine.groups.groups["g"] = SimpleNamespace(kind=CLASSIC)
-    (_, value), = kept._member_rows(machine.groups, "g", ["a"])
+    state_machine.groups.groups["g"] = SimpleNamespace(kind=CLASSIC)
+    (_, value), = kept._member_rows(state_machine.groups, "g", ["a"])
     assert value is None
-    del machine.groups.groups["g"]
-    (_, value), = kept._member_rows(machine.groups, "g", ["a"])
+    del state_machine.groups.groups["g"]
+    (_, value), = kept._member_rows(state_machine.groups, "g", ["a"])
     assert value is None
 
 
@@ -199,12 +199,12 @@ def test_many_members_are_written_in_steps(kept, count, steps):
 
 def test_to_clear_forgets_this_partition_whole_and_no_other(kept, store):
     other = ShardSnapshot(store, TOPIC_ID, 8)
-    machine, shares = Machine(), GroupShard(LIMITS, Clock(), str)
-    member, = machine.stable("a")
-    machine.commit(5, member, 1)
+    state_machine, shares = Machine(), GroupShard(LIMITS, Clock(), str)
+    member, = state_machine.stable("a")
+    state_machine.commit(5, member, 1)
     shares.shares["s"] = full()
     for place in (kept, other):
-        write(place, machine.groups, changed={("g", None), ("g", "t")})
+        write(place, state_machine.groups, changed={("g", None), ("g", "t")})
         write(place, shares, changed={("s", None)})
     kept.clear()
     assert kept.applied() == (-1, -1) and kept.names() == [] and kept.find("g") is None
@@ -232,9 +232,9 @@ def test_clearing_an_empty_partition_writes_nothing(kept, store, monkeypatch):
 
 
 def test_deletion_of_a_stored_group_removes_its_rows(kept):
-    machine = Machine()
-    machine.commit(5)
-    write(kept, machine.groups)
+    state_machine = Machine()
+    state_machine.commit(5)
+    write(kept, state_machine.groups)
     again = GroupShard(LIMITS, Clock(), str, kept.find, kept.names)
     kept.restore(again)
     list(group_describe.delete(again, "g"))

@@ -53,18 +53,18 @@ def followed(base, store):
 
         def settle(self):
             super().settle()
-            machine = self.machine
+            state_machine = self.state_machine
             self.saves += 1
-            changed = machine.changed
-            machine.changed = type(changed)()
-            for rows in self.kept.rows(machine, changed):
+            changed = state_machine.changed
+            state_machine.changed = type(changed)()
+            for rows in self.kept.rows(state_machine, changed):
                 self.kept.write(rows, None)
-            machine.saved(changed)
+            state_machine.saved(changed)
             if self.saves % CHECK_EVERY == 0:
                 self.check_saved()
 
         def check_saved(self):
-            live = self.machine
+            live = self.state_machine
             if any(group.kind == CLASSIC and group.state not in (STABLE, EMPTY)
                    for group in live.groups.values()):
                 return  # The record of a classic group is written with its assignment.

@@ -47,7 +47,7 @@ class Node:
         self.lease_ms = self.expiry_ms = 0
         self.snapshots = None          # (topic id, index) -> Memory
         self.made = []
-        self.expire = lambda machine: iter(())
+        self.expire = lambda state_machine: iter(())
 
     def _open(self, topic_id, index, clock):
         def make():
@@ -59,7 +59,8 @@ class Node:
     async def start(self, name="counts"):
         runtime = self.runtimes[name] = CoordinatorRuntime(Coordination(
             TopicSpec(name, PARTITIONS, 1, {}), self._open,
-            expire=lambda machine: self.expire(machine), expiry_ms=self.expiry_ms), self)
+            expire=lambda state_machine: self.expire(state_machine), expiry_ms=self.expiry_ms),
+            self)
         runtime.start()
         await self.until(lambda: len(runtime.shards()[0]) == len(
             [index for index in range(PARTITIONS) if self.parts[name, index] is not None]))
@@ -181,8 +182,8 @@ def test_step_that_answers_early_is_not_written(on_node):
         await count(runtime, KEYS[0])
         pending = DeferredResponse(lambda code: code.name)
 
-        def hasty(machine):
-            pending.respond(machine.count(KEYS[0]))
+        def hasty(state_machine):
+            pending.respond(state_machine.count(KEYS[0]))
 
         runtime.run(KEYS[0], pending, hasty)
         await node.serves(0)
@@ -212,8 +213,8 @@ def test_read_waits_for_earlier_writes(on_node):
 
 def test_a_step_that_fails_is_not_written_and_costs_a_reload(on_node):
     async def scenario(node, runtime):
-        def failing(machine):
-            machine.count(KEYS[0])
+        def failing(state_machine):
+            state_machine.count(KEYS[0])
             raise KeyError("planted")
 
         assert await count(runtime, KEYS[0]) == 1
@@ -256,7 +257,7 @@ def test_start_reads_the_log_after_the_snapshots_offset(on_node):
         assert (memory.stored, memory.last) == ({KEYS[0]: 1}, (0, 0))
         # The snapshot differs from the log's first record: the log is not read again.
         memory.stored[KEYS[0]] = 7
-        memory.rows = lambda machine, changed: ()
+        memory.rows = lambda state_machine, changed: ()
         runtime = await node.again()
         assert await read(runtime, KEYS[0]) == 7 and memory.restored == 1
         assert await count(runtime, KEYS[0]) == 8
@@ -268,7 +269,7 @@ def test_a_snapshot_that_is_ahead_of_the_log_is_not_used(on_node):
         await count(runtime, KEYS[0])
         memory = node.snapshots[node.image.topics["counts"].id, 0]
         memory.write([(KEYS[0], 9)], (50, 0))
-        memory.rows = lambda machine, changed: ()
+        memory.rows = lambda state_machine, changed: ()
         memory.write = lambda rows, applied: None
         runtime = await node.again()
         assert await read(runtime, KEYS[0]) == 1
@@ -314,7 +315,7 @@ def test_a_snapshot_is_not_used_if_the_log_starts_after_it(on_node):
             await count(runtime, KEYS[0])
         memory = node.snapshots[node.image.topics["counts"].id, 0]
         memory.write([("deleted", 7)], (0, 0))
-        memory.rows = lambda machine, changed: ()
+        memory.rows = lambda state_machine, changed: ()
         memory.write = lambda rows, applied: None
         log.move_start(2)
         node.elect(0, US, 1)
@@ -359,12 +360,12 @@ def test_waiting_requests_are_rejected_when_leadership_moves(on_node):
         await count(runtime, KEYS[0])
         held, waiting = count(runtime, KEYS[0]), waiter(runtime, KEYS[0])
         elsewhere = waiter(runtime, KEYS[1])
-        machine = runtime.shards()[0][0].state_machine
+        state_machine = runtime.shards()[0][0].state_machine
         node.elect(0, OTHERS, 1)
         assert (held.message, waiting.message) == ("NOT_COORDINATOR",) * 2
         assert count(runtime, KEYS[0]).message == "NOT_COORDINATOR"
         assert runtime.query(KEYS[0], Counter.read, KEYS[0])[1] == NOT_COORDINATOR
-        assert all(one.machine is not machine for one in runtime.shards()[0])
+        assert all(one.state_machine is not state_machine for one in runtime.shards()[0])
         assert not elsewhere.is_set and await count(runtime, KEYS[1]) == 1
         assert elsewhere.message == 1
     on_node(scenario)
@@ -428,10 +429,10 @@ def slow_replay(monkeypatch) -> tuple[threading.Event, threading.Event]:
     """
     replay, begun, goes_on = Counter.replay, threading.Event(), threading.Event()
 
-    def slow(machine, key, value):
+    def slow(state_machine, key, value):
         begun.set()
         assert goes_on.wait(20)
-        replay(machine, key, value)
+        replay(state_machine, key, value)
 
     monkeypatch.setattr(Counter, "replay", slow)
     return begun, goes_on
@@ -560,11 +561,11 @@ def test_timers_fire_after_a_reload(on_node):
 
 def test_failed_expiry_of_one_partition_does_not_stop_others(on_node):
     async def scenario(node, runtime):
-        def expiry(machine):
-            if KEYS[0] in machine.counts:
+        def expiry(state_machine):
+            if KEYS[0] in state_machine.counts:
                 raise KeyError("planted")
-            for key in list(machine.counts):
-                machine.forget(key)
+            for key in list(state_machine.counts):
+                state_machine.forget(key)
                 yield
 
         for key in KEYS:

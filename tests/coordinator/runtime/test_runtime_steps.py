@@ -127,22 +127,22 @@ def test_read_step_may_write_cleanup_records(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
 
-        def query(machine):
-            machine.forget(KEYS[0])
-            machine.cleanups = 1
+        def query(state_machine):
+            state_machine.forget(KEYS[0])
+            state_machine.cleanups = 1
             return "seen"
 
         assert runtime.query(KEYS[0], query) == ("seen", ErrorCode.NONE)
-        machine = runtime.shards()[0][0].state_machine
-        assert (machine.records, machine.cleanups) == ([], 0)
+        state_machine = runtime.shards()[0][0].state_machine
+        assert (state_machine.records, state_machine.cleanups) == ([], 0)
         await node.until(lambda: node.parts["counts", 0].end_offset == 2)
     on_node(scenario)
 
 
 def test_read_step_with_a_response_for_another_request_is_rejected(on_node):
     async def scenario(node, runtime):
-        def query(machine):
-            machine.responses.append((pending(), 1))
+        def query(state_machine):
+            state_machine.responses.append((pending(), 1))
 
         with pytest.raises(AssertionError):
             runtime.query(KEYS[0], query)
@@ -163,10 +163,10 @@ def test_state_machine_is_busy_during_a_long_step(on_node):
 
 def test_failed_long_step_reloads_and_keeps_written_records(on_node):
     async def scenario(node, runtime):
-        def failing(machine):
-            machine.count(KEYS[0])
+        def failing(state_machine):
+            state_machine.count(KEYS[0])
             yield
-            machine.count(KEYS[0])
+            state_machine.count(KEYS[0])
             raise KeyError("planted")
 
         long = runtime.run_in_slices(KEYS[0], pending(), failing)
@@ -190,7 +190,7 @@ def test_a_stop_refuses_a_long_step_and_closes_it(on_node):
     async def scenario(node, runtime):
         ended = []
 
-        def endless(machine):
+        def endless(state_machine):
             try:
                 while True:
                     yield
@@ -208,10 +208,10 @@ def test_a_stop_refuses_a_long_step_and_closes_it(on_node):
 
 def test_failed_periodic_step_affects_only_its_partition(on_node):
     async def scenario(node, runtime):
-        def step(machine):
-            if machine is first:
+        def step(state_machine):
+            if state_machine is first:
                 raise KeyError("planted")
-            machine.count(KEYS[1])
+            state_machine.count(KEYS[1])
 
         first = runtime.shards()[0][0].state_machine
         runtime.step_each(step)
@@ -269,10 +269,10 @@ def test_an_expiry_that_is_overtaken_by_a_reload_ends(on_node):
     async def scenario(node, runtime):
         steps = []
 
-        def expiry(machine):
+        def expiry(state_machine):
             for number in range(100):
                 steps.append(number)
-                if number == 1 and KEYS[0] in machine.counts:
+                if number == 1 and KEYS[0] in state_machine.counts:
                     node.elect(0, US, 1)
                     return
                 yield
@@ -315,11 +315,11 @@ def test_unreadable_log_is_retried_and_logged_once_per_attempt(on_node, caplog, 
         await count(runtime, KEYS[0])
         replay, tries = Counter.replay, []
 
-        def failing(machine, key, value):
+        def failing(state_machine, key, value):
             tries.append(key)
             if len(tries) == 1:
                 raise ValueError("planted")
-            replay(machine, key, value)
+            replay(state_machine, key, value)
 
         monkeypatch.setattr(Counter, "replay", failing)
         node.elect(0, US, 1)
@@ -340,7 +340,7 @@ def test_a_snapshot_is_of_a_log_that_has_its_last_record(applied, is_of_log):
 
 def test_failed_step_returns_an_unknown_error(on_node):
     async def scenario(node, runtime):
-        def failing(machine):
+        def failing(state_machine):
             raise KeyError("planted")
 
         assert await runtime.run(KEYS[0], DeferredResponse(lambda code: code), failing) == UNKNOWN

@@ -29,19 +29,19 @@ class Token(SimpleNamespace):
         self.got = error
 
 
-def machine(*open_tokens, replies=()):
+def state_machine(*open_tokens, responses=()):
     return SimpleNamespace(open_tokens=lambda: open_tokens,
-                           replies=[(token, "answer") for token in replies])
+                           responses=[(token, "answer") for token in responses])
 
 
 @pytest.fixture
 def shard():
-    return Shard(3, machine, Journal(), None)
+    return Shard(3, state_machine, Journal(), None)
 
 
 def serving(shard, epoch=1, made=None):
     shard.lead(epoch)
-    made = made or machine()
+    made = made or state_machine()
     shard.loaded(made, epoch)
     return made
 
@@ -52,7 +52,7 @@ def test_a_shard_serves_between_the_load_and_the_end_of_its_term(shard):
     shard.lead(1)
     assert shard.serves(1) and not shard.serves(0) and not shard.serves(2)
     assert shard.error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and not shard.runs
-    made = machine()
+    made = state_machine()
     shard.loaded(made, 1)
     assert shard.state_machine is made and shard.runs and shard.error == ErrorCode.NONE
     assert shard.journal.done == [1]
@@ -72,7 +72,7 @@ def test_unreadable_log_serves_no_requests_until_it_is_readable(shard):
     shard.lead(1)
     shard.unreadable()
     assert shard.error == ErrorCode.NOT_COORDINATOR and not shard.runs
-    shard.loaded(machine(), 1)
+    shard.loaded(state_machine(), 1)
     assert shard.error == ErrorCode.NONE
     shard.unload()
     shard.unreadable()
@@ -82,7 +82,7 @@ def test_unreadable_log_serves_no_requests_until_it_is_readable(shard):
 
 def test_end_of_a_term_rejects_waiting_and_unanswered_requests(shard):
     waiting, unsent = Token(got=None), Token(got=None)
-    serving(shard, made=machine(waiting, replies=[unsent]))
+    serving(shard, made=state_machine(waiting, responses=[unsent]))
     shard.halfway = 2
     shard.lead(2)
     assert waiting.got == unsent.got == ErrorCode.NOT_COORDINATOR
@@ -104,7 +104,7 @@ def test_terms_go_forward(shard):
 def test_state_machine_of_another_term_is_not_used(shard, epoch):
     shard.lead(1)
     with pytest.raises(AssertionError):
-        shard.loaded(machine(), epoch)
+        shard.loaded(state_machine(), epoch)
 
 
 def test_reloads_are_further_and_further_apart_while_nothing_can_be_appended(shard):

@@ -28,9 +28,10 @@ class World:
             end_offset=9, epoch_of=lambda offset: 100 + offset)
         self.journal = SimpleNamespace(
             log=self.log, failed=False, written=5, append_now=self._does("append_now"))
-        self.machine = SimpleNamespace(records=[], changed={"a", "b"}, saved=self._does("saved"))
+        self.state_machine = SimpleNamespace(records=[], changed={"a", "b"},
+                                             saved=self._does("saved"))
         self.shard = SimpleNamespace(
-            index=3, machine=self.machine, journal=self.journal, ready=True, halfway=0,
+            index=3, state_machine=self.state_machine, journal=self.journal, ready=True, halfway=0,
             saving=asyncio.Lock(), snapshot=SimpleNamespace(
                 rows=self._rows, write=self._does("write")))
 
@@ -41,8 +42,8 @@ class World:
                 raise self.fails[name]
         return call
 
-    def _rows(self, machine, changed):
-        assert machine is self.machine and machine.changed == set()
+    def _rows(self, state_machine, changed):
+        assert state_machine is self.state_machine and state_machine.changed == set()
         for rows in self.steps:
             yield rows
             self.meanwhile()
@@ -63,7 +64,7 @@ def world():
 
 def test_rows_are_written_after_the_log_is_on_disk_and_the_applied_offset_with_the_last(world):
     assert world.save() == [("flush",), ("write", [1, 2, 3], (7, 107)), ("saved", {"a", "b"})]
-    assert world.machine.changed == set() and world.journal.written == 0
+    assert world.state_machine.changed == set() and world.journal.written == 0
 
 
 def test_many_rows_are_written_in_parts_after_appending_new_records(
@@ -86,10 +87,10 @@ def test_incomplete_or_unchanged_state_is_not_saved(world, what):
     world.journal.failed, world.shard.ready = what == "failed", what != "not ready"
     world.shard.halfway = int(what == "halfway")
     if what == "unchanged":
-        world.machine.changed = set()
-    before = set(world.machine.changed)
+        world.state_machine.changed = set()
+    before = set(world.state_machine.changed)
     assert world.save() == [] and world.heard == [("append_now",)]
-    assert world.machine.changed == before and world.journal.written == 5
+    assert world.state_machine.changed == before and world.journal.written == 5
 
 
 @pytest.mark.parametrize(("stable", "visible", "saved"), [
@@ -99,7 +100,7 @@ def test_snapshot_waits_until_all_replicas_have_the_log_and_it_is_stable(
     world.log.last_stable_offset, world.log.high_watermark = stable, visible
     found = world.save()
     assert bool(found) == saved
-    assert world.machine.changed == (set() if saved else {"a", "b"})
+    assert world.state_machine.changed == (set() if saved else {"a", "b"})
     if saved:
         assert found[1][2] == (stable - 1, 99 + stable)
 
@@ -153,7 +154,7 @@ def test_rows_of_unreplicated_records_are_written_later(
 
     world.journal.append_now = append_now
     assert world.save() == [("flush",), ("write", [1, 2], None)]
-    assert world.machine.changed == {"a", "b"}
+    assert world.state_machine.changed == {"a", "b"}
 
 
 @pytest.mark.parametrize(("name", "error", "traced"), [
@@ -162,9 +163,9 @@ def test_rows_of_unreplicated_records_are_written_later(
 def test_failed_save_is_logged_and_repeated_next_time(
         world, caplog, name, error, traced):
     world.fails = {name: error}
-    world.machine.changed = {"a"}
+    world.state_machine.changed = {"a"}
     world.save()
-    assert world.machine.changed == {"a"}
+    assert world.state_machine.changed == {"a"}
     assert [line.message for line in caplog.records] == ["state.lmdb is behind"] * traced + [
         "state.lmdb could not be brought up to date"]
     assert (caplog.records[-1].partition, caplog.records[-1].reason) == (3, str(error))
@@ -173,9 +174,9 @@ def test_failed_save_is_logged_and_repeated_next_time(
 
 def test_changes_during_a_failed_save_are_kept(world):
     world.fails = {"write": StoreError("planted")}
-    world.meanwhile = lambda: world.machine.changed.add("c")
+    world.meanwhile = lambda: world.state_machine.changed.add("c")
     world.save()
-    assert world.machine.changed == {"a", "b", "c"}
+    assert world.state_machine.changed == {"a", "b", "c"}
 
 
 def test_without_a_snapshot_nothing_is_saved(world):
@@ -208,7 +209,7 @@ def test_cancelled_save_waits_for_its_current_write(world):
         await one.close()
 
     asyncio.run(work())
-    assert world.machine.changed == {"a", "b"}
+    assert world.state_machine.changed == {"a", "b"}
 
 
 def test_saves_of_one_shard_do_not_overtake_each_other(world):

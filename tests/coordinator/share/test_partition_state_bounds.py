@@ -12,7 +12,7 @@ from pylog.coordinator.share.partition_state import (
     decode,
 )
 from pylog.protocol.errors import ErrorCode
-from tests.coordinator.share.test_shard import KEY, machine, reloaded, started, write
+from tests.coordinator.share.test_shard import KEY, state_machine, reloaded, started, write
 from tests.coordinator.world import Clock
 
 COLD_MS = 1000
@@ -32,7 +32,7 @@ def rows_of(made) -> list[tuple]:
 
 @pytest.mark.parametrize("start, counted", [(NO_OFFSET, NOT_COUNTED), (0, 0), (10, 0)])
 def test_delivery_complete_count_requires_a_start_offset(start, counted):
-    made = machine()
+    made = state_machine()
     made.initialize(KEY, 1, start)
     (_, is_snapshot, row), = rows_of(made)
     assert is_snapshot and row.delivery_complete_count == counted and row.start_offset == start
@@ -53,7 +53,7 @@ def test_reset_state_gets_the_next_snapshot_without_old_content():
 
 @pytest.mark.parametrize("epoch, error", [(-1, 0), (3, EPOCH), (4, 0), (5, 0)])
 def test_only_a_state_epoch_that_is_older_is_fenced(epoch, error):
-    made = machine()
+    made = state_machine()
     made.initialize(KEY, 4, 0)
     assert write(made, state=epoch) == error
     assert made.initialize(KEY, epoch, 0)[0] == error
@@ -69,7 +69,7 @@ def test_only_a_leader_epoch_that_is_older_is_fenced(epoch, error):
 
 
 def test_partition_zero_is_valid_but_negative_ones_are_not():
-    made = machine()
+    made = state_machine()
     zero, below = KEY._replace(partition=0), KEY._replace(partition=-1)
     assert made.initialize(zero, 1, 0) == (ErrorCode.NONE, None)
     assert write(made, (0, 0, 2, 1), key=zero) == ErrorCode.NONE
@@ -161,7 +161,7 @@ def test_update_without_a_snapshot_creates_a_state():
 
 
 def test_records_of_newer_types_are_skipped():
-    made = machine()
+    made = state_machine()
     made.replay(b"\x7f\xff", b"of a later version")
     made.replay(partition_state.snapshot_key(KEY), None)
     assert made.states == {}

@@ -30,7 +30,7 @@ class Shard:
         self.load()
 
     def load(self):
-        self.machine = SimpleNamespace(unsaved=set(), mark=lambda: self.marks.append(
+        self.state_machine = SimpleNamespace(unsaved=set(), mark=lambda: self.marks.append(
             self.log.end_offset))
 
     def _append(self):
@@ -231,10 +231,10 @@ def test_a_step_is_about_the_key_that_found_its_machine(world):
 def test_state_machine_uses_current_partition_counts(world, partition, known):
     clock = SimpleNamespace(wall_ms=lambda: 5, now_ms=lambda: 5)
     make, snapshot = world.coordination.open(bytes(16), 0, clock)
-    machine, key = make(), ShareKey("g", ID, partition)
-    assert snapshot is None and make() is not machine
-    assert machine.initialize(key, 1, 0)[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    state_machine, key = make(), ShareKey("g", ID, partition)
+    assert snapshot is None and make() is not state_machine
+    assert state_machine.initialize(key, 1, 0)[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     world.node.image.topics_by_id = {ID: SimpleNamespace(partitions=[
         SimpleNamespace(leader_epoch=0)] * 2)}
     error = ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert machine.initialize(key, 1, 0)[0] == error
+    assert state_machine.initialize(key, 1, 0)[0] == error

@@ -10,7 +10,7 @@ from tests.coordinator.world import Clock, loaded
 KEY = ShareKey("g", bytes(range(16)), 3)
 
 
-def machine(updates_max=500, cold_ms=1000, clock=None, partitions=4):
+def state_machine(updates_max=500, cold_ms=1000, clock=None, partitions=4):
     made = ShareStates(clock or Clock(), lambda topic, index: 0 if index < partitions else None,
                        updates_max, cold_ms)
     made.loaded()
@@ -18,13 +18,13 @@ def machine(updates_max=500, cold_ms=1000, clock=None, partitions=4):
 
 
 def started(**fields):
-    made = machine(**fields)
+    made = state_machine(**fields)
     assert made.initialize(KEY, 1, 10) == (ErrorCode.NONE, None)
     return made
 
 
 def reloaded(old):
-    made = machine()
+    made = state_machine()
     made.states.clear()
     loaded(made, old.records)
     return made
@@ -61,7 +61,7 @@ def test_an_older_leader_or_state_epoch_is_fenced():
 
 
 def test_missing_state_is_rejected():
-    made = machine()
+    made = state_machine()
     assert write(made) == ErrorCode.INVALID_REQUEST
     assert made.read(KEY, 1)[0][0] == ErrorCode.INVALID_REQUEST
     assert made.initialize(KEY._replace(partition=4), 0, 0)[0] \

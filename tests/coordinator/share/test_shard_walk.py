@@ -122,34 +122,34 @@ def _batches(random):
             for _ in range(random.randrange(3))]
 
 
-def _step(random, machine, model):
+def _step(random, state_machine, model):
     """Send one request to both. Returns (both responses, the expected records)."""
     key, epoch = random.choice(KEYS), random.randrange(-1, 3)
     turn = random.randrange(12)
     if turn < 2:
         given = key, epoch, random.choice((-1, 0, 5))
-        return machine.initialize(*given)[0], model.initialize(*given)
+        return state_machine.initialize(*given)[0], model.initialize(*given)
     if turn < 4:
-        fault, state = machine.read(key, epoch)
+        fault, state = state_machine.read(key, epoch)
         expected = model.read(key, epoch)
-        assert state is (machine.states[key] if expected[0] == NONE else None)
+        assert state is (state_machine.states[key] if expected[0] == NONE else None)
         return fault[0], expected
     if turn < 9:
         given = (key, epoch, random.randrange(-1, 3), random.choice((-1, -1, 0, 2, 4)),
                  random.randrange(3), _batches(random))
-        return machine.write(*given)[0], model.write(*given)
+        return state_machine.write(*given)[0], model.write(*given)
     if turn == 9:
-        return machine.delete(key)[0], model.delete(key)
+        return state_machine.delete(key)[0], model.delete(key)
     if turn == 10:
-        (error, _), state = machine.summary(key)
-        assert state is (machine.states.get(key) if error == NONE else None)
+        (error, _), state = state_machine.summary(key)
+        assert state is (state_machine.states.get(key) if error == NONE else None)
         return error, (model.place(key), [])
     model.topics = {TOPIC: random.randrange(1, 4), **({GONE: 1} if random.random() < 0.6 else {})}
     if random.random() < 0.5:
         model.clock.ms += random.choice((1, 400, 1000))
-        list(machine.save_cold())
+        list(state_machine.save_cold())
         return NONE, (NONE, model.save_cold())
-    machine.forget_gone()
+    state_machine.forget_gone()
     return NONE, (NONE, model.forget_gone())
 
 
@@ -173,19 +173,20 @@ def test_states_records_and_loads_are_the_models(random_source):
         def leader_epoch_of(topic, index, model=model):
             return EPOCH if index < model.topics.get(topic, 0) else None
 
-        machine = ShareStates(clock, leader_epoch_of, UPDATES_MAX, COLD_MS)
-        machine.loaded()
+        state_machine = ShareStates(clock, leader_epoch_of, UPDATES_MAX, COLD_MS)
+        state_machine.loaded()
         for _ in range(80):
-            before = len(machine.records)
-            error, (expected, due) = _step(random_source, machine, model)
+            before = len(state_machine.records)
+            error, (expected, due) = _step(random_source, state_machine, model)
             assert error == expected
-            assert sorted(_kinds(machine.records[before:])) == sorted(due)
-            assert _fields(machine.states) == model.rows
-            assert machine.unsaved == model.unsaved
+            assert sorted(_kinds(state_machine.records[before:])) == sorted(due)
+            assert _fields(state_machine.states) == model.rows
+            assert state_machine.unsaved == model.unsaved
             if random_source.random() < 0.2:
-                machine.mark()
+                state_machine.mark()
                 model.unsaved = set(model.rows)
         other = ShareStates(clock, leader_epoch_of, UPDATES_MAX, COLD_MS)
-        loaded(other, machine.records)
+        loaded(other, state_machine.records)
         assert _fields(other.states) == model.rows and other.unsaved == set(model.rows)
-        assert (machine.responses, machine.cleanups, list(machine.open_tokens())) == ([], 0, [])
+        assert (state_machine.responses, state_machine.cleanups,
+                list(state_machine.open_tokens())) == ([], 0, [])

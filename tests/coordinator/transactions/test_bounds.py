@@ -35,7 +35,7 @@ def last(side) -> Transaction:
 def test_timeout_must_be_positive_and_at_most_the_brokers_limit(timeout_ms, found):
     side = Side()
     assert side.init(timeout_ms=timeout_ms) == found
-    assert bool(side.log) == bool(side.machine.transactions) == (found != TIMEOUT)
+    assert bool(side.log) == bool(side.state_machine.transactions) == (found != TIMEOUT)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, 60_001])
@@ -47,7 +47,7 @@ def test_two_phases_make_a_timeout_meaningless(timeout_ms):
 
 def test_rejected_init_returns_no_producer_id():
     side = Side()
-    answer = side.machine.init(messages.InitProducerIdRequest(
+    answer = side.state_machine.init(messages.InitProducerIdRequest(
         transactional_id=ID, enable2_pc=True))
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (53, -1, -1)
 
@@ -69,7 +69,7 @@ def test_former_owner_of_a_producer_id_continues_only_from_its_last_epochs(epoch
     """The new id was assigned at the end of a transaction, whose response was lost."""
     side = Side()
     side.init()
-    held = side.machine.transactions[ID]
+    held = side.state_machine.transactions[ID]
     held.previous_producer_id, held.producer_id, held.epoch, held.last_epoch = 7, 8, 0, epoch
     assert side.init((7, epoch)) == found
 
@@ -77,7 +77,7 @@ def test_former_owner_of_a_producer_id_continues_only_from_its_last_epochs(epoch
 def test_wrong_epoch_of_an_exhausted_id_uses_no_new_id():
     side = Side()
     side.init()
-    held = side.machine.transactions[ID]
+    held = side.state_machine.transactions[ID]
     held.epoch, held.last_epoch = 32_766, 32_765
     assert side.init((7, 32_765)) == (7, 32_766)
     assert next(side.ids) == 8
@@ -102,7 +102,8 @@ def test_fenced_producer_is_rejected(level):
 def test_below_the_level_that_bumps_a_fenced_producer_has_no_last_epoch():
     side, _ = begun(Side(0), version=V1)
     assert side.init() == BUSY
-    assert (last(side).state, side.machine.transactions[ID].last_epoch) == ("PrepareAbort", -1)
+    assert (last(side).state, side.state_machine.transactions[ID].last_epoch) == ("PrepareAbort",
+                                                                                  -1)
 
 
 @pytest.mark.parametrize("producer", [(-1, -1), (7, 0)])
@@ -160,21 +161,21 @@ def test_each_transaction_has_a_separate_timeout():
 
 def test_unknown_transactional_id_is_rejected_and_not_created():
     side = Side()
-    assert side.machine.add("", 7, 0, [AT], 2) == INVALID
-    assert side.machine.verify("", 7, 0, [AT]) == {AT: INVALID}
-    assert side.machine.end("", 7, 0, True, 2).error_code == INVALID
-    answer = side.machine.end(ID, 7, 0, True, 2)
+    assert side.state_machine.add("", 7, 0, [AT], 2) == INVALID
+    assert side.state_machine.verify("", 7, 0, [AT]) == {AT: INVALID}
+    assert side.state_machine.end("", 7, 0, True, 2).error_code == INVALID
+    answer = side.state_machine.end(ID, 7, 0, True, 2)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (MAPPING, -1, -1)
-    assert not side.machine.transactions and not side.machine.records
+    assert not side.state_machine.transactions and not side.state_machine.records
 
 
 def test_to_verify_changes_nothing():
     side, producer = begun()
     written = list(side.log)
     side.ms += 10
-    side.machine.verify(ID, *producer, [AT, MORE])
+    side.state_machine.verify(ID, *producer, [AT, MORE])
     side.take()
-    assert side.log == written and side.machine.transactions[ID].partitions == {AT}
+    assert side.log == written and side.state_machine.transactions[ID].partitions == {AT}
 
 
 # ---- end ----------------------------------------------------------------------------------------
@@ -244,19 +245,19 @@ def test_markers_that_were_for_something_else_complete_nothing():
     ending = side.sent[0]
     for other in (ending._replace(producer_id=8), ending._replace(epoch=2),
                   ending._replace(transactional_id="other")):
-        side.machine.complete(other)
-    assert side.state == "PrepareCommit" and not side.machine.records
-    side.machine.complete(ending)
+        side.state_machine.complete(other)
+    assert side.state == "PrepareCommit" and not side.state_machine.records
+    side.state_machine.complete(ending)
     assert side.state == "CompleteCommit"
     side.take()
-    side.machine.complete(ending)
-    assert not side.machine.records
+    side.state_machine.complete(ending)
+    assert not side.state_machine.records
 
 
 def test_new_producer_id_is_returned_before_and_used_after_the_markers():
     side = Side()
     side.init()
-    side.machine.transactions[ID].epoch = 32_766
+    side.state_machine.transactions[ID].epoch = 32_766
     side.add((7, 32_766))
     assert side.end((7, 32_766)) == (8, 0)
     assert (last(side).producer_id, last(side).next_producer_id) == (7, 8)
@@ -270,7 +271,7 @@ def test_new_producer_id_is_returned_before_and_used_after_the_markers():
 def test_second_to_last_epoch_keeps_the_producer_id():
     side = Side()
     side.init()
-    side.machine.transactions[ID].epoch = 32_765
+    side.state_machine.transactions[ID].epoch = 32_765
     side.add((7, 32_765))
     assert side.end((7, 32_765)) == (7, 32_766)
     assert next(side.ids) == 8
@@ -281,7 +282,7 @@ def test_second_to_last_epoch_keeps_the_producer_id():
 def test_unfenceable_transaction_requests_a_new_id_every_second():
     side = Side()
     side.init()
-    side.machine.transactions[ID].epoch = 32_766
+    side.state_machine.transactions[ID].epoch = 32_766
     side.add((7, 32_766))
     side.wait(1_000)
     assert side.sent == [Overdue(ID, 1_000)]
@@ -294,7 +295,7 @@ def test_unfenceable_transaction_requests_a_new_id_every_second():
 @pytest.mark.parametrize("overdue", [Overdue(ID, 999), Overdue("other", 1_000)])
 def test_timeout_of_an_earlier_transaction_does_not_abort_a_later_one(overdue):
     side, _ = begun()
-    side.machine.abort_overdue(overdue, 8)
+    side.state_machine.abort_overdue(overdue, 8)
     assert side.state == "Ongoing"
 
 
@@ -302,7 +303,7 @@ def test_transaction_that_expired_during_a_restart_is_aborted_at_the_next_check(
     side, _ = begun()
     side.ms += 5_000
     side.restart()
-    assert side.machine.timers.next_ms() == side.ms
+    assert side.state_machine.timers.next_ms() == side.ms
     side.wait(0)
     assert side.state == "PrepareAbort"
 
@@ -311,19 +312,19 @@ def test_expiry_checks_a_thousand_ids_and_skips_prepared_ones():
     side, producer = begun(Side(expiration_ms=500))
     side.end(producer)
     for number in range(1_500):
-        side.machine.transactions[str(number)] = Transaction(str(number), number, 1, 500)
+        side.state_machine.transactions[str(number)] = Transaction(str(number), number, 1, 500)
     side.ms += 10**6
-    expiring = side.machine.expire()
+    expiring = side.state_machine.expire()
     next(expiring)
-    assert len(side.machine.transactions) == 1_501 - 999
+    assert len(side.state_machine.transactions) == 1_501 - 999
     list(expiring)
-    assert list(side.machine.transactions) == [ID]
+    assert list(side.state_machine.transactions) == [ID]
 
 
 def test_new_state_machine_has_no_pending_transactions():
-    machine = Side().machine
-    assert (machine.records, machine.responses, machine.cleanups) == ([], [], 0)
-    assert machine.timers.next_ms() is None and list(machine.open_tokens()) == []
+    state_machine = Side().state_machine
+    assert (state_machine.records, state_machine.responses, state_machine.cleanups) == ([], [], 0)
+    assert state_machine.timers.next_ms() is None and list(state_machine.open_tokens()) == []
 
 
 # ---- records ------------------------------------------------------------------------------------
@@ -373,8 +374,8 @@ def test_request_for_a_producer_id_changes_nothing():
     side = Side()
     request = messages.InitProducerIdRequest(
         transactional_id=ID, transaction_timeout_ms=1_000, producer_id=-1, producer_epoch=-1)
-    assert side.machine.init(request) is NeedProducerId
-    assert not side.machine.transactions and not side.machine.records
+    assert side.state_machine.init(request) is NeedProducerId
+    assert not side.state_machine.transactions and not side.state_machine.records
 
 
 def test_markers_are_requested_in_order_for_each_partition():

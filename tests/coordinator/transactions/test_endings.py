@@ -338,8 +338,8 @@ def test_internal_topic_is_created_from_the_settings(monkeypatch):
 
 def test_machine_uses_the_currently_finalized_feature(world):
     make, snapshot = world.runtime.coordination.open(bytes(16), 0, SimpleNamespace())
-    machine = make()
-    assert snapshot is None and make() is not machine
+    state_machine = make()
+    assert snapshot is None and make() is not state_machine
     assert world.service.feature_level == 0
     world.node.image.features["transaction.version"] = 2
-    assert world.service.feature_level == machine._feature_level() == 2
+    assert world.service.feature_level == state_machine._feature_level() == 2

@@ -31,7 +31,7 @@ class Side:
                                 "has_two_phases": False, **limits})
         self.ids = iter(range(7, 100))
         self.log, self.sent = [], []
-        self.machine = self._new()
+        self.state_machine = self._new()
 
     def _new(self):
         return Transactions(self.limits, self.clock, "outbox", lambda: self.level)
@@ -44,43 +44,43 @@ class Side:
         return found
 
     def take(self):
-        machine = self.machine
-        self.log += machine.records
-        self.sent += [message for _, message in machine.responses]
-        machine.records, machine.responses = [], []
+        state_machine = self.state_machine
+        self.log += state_machine.records
+        self.sent += [message for _, message in state_machine.responses]
+        state_machine.records, state_machine.responses = [], []
 
     def init(self, producer=(-1, -1), timeout_ms=1_000, **more):
-        found = self._call(self.machine.init, messages.InitProducerIdRequest(
+        found = self._call(self.state_machine.init, messages.InitProducerIdRequest(
             transactional_id=ID, transaction_timeout_ms=timeout_ms, producer_id=producer[0],
             producer_epoch=producer[1], **more))
         return found.error_code or (found.producer_id, found.producer_epoch)
 
     def add(self, producer, *partitions, version=V2):
-        return self._call(self.machine.add, ID, *producer, partitions or (AT,), version)
+        return self._call(self.state_machine.add, ID, *producer, partitions or (AT,), version)
 
     def end(self, producer, committed=True, version=V2):
-        found = self._call(self.machine.end, ID, *producer, committed, version)
+        found = self._call(self.state_machine.end, ID, *producer, committed, version)
         return found.error_code or (found.producer_id, found.producer_epoch)
 
     def complete(self):
-        self.machine.complete(self.sent.pop())
+        self.state_machine.complete(self.sent.pop())
         self.take()
 
     @property
     def state(self):
-        return self.machine.transactions[ID].state
+        return self.state_machine.transactions[ID].state
 
     def wait(self, ms):
         self.ms += ms
-        self.machine.tick()
+        self.state_machine.tick()
         self.take()
 
     def restart(self):
         self.sent = []
-        self.machine = self._new()
+        self.state_machine = self._new()
         for key, value in self.log:
-            self.machine.replay(key, value)
-        self.machine.loaded()
+            self.state_machine.replay(key, value)
+        self.state_machine.loaded()
         self.take()
 
 
@@ -171,13 +171,13 @@ def test_foreign_producer_is_not_part_of_the_transaction(producer, error):
     side, _ = begun()
     assert side.add(producer) == error
     assert side.end(producer) == error
-    assert side.machine.verify(ID, *producer, [AT]) == {AT: error}
+    assert side.state_machine.verify(ID, *producer, [AT]) == {AT: error}
 
 
 def test_each_partition_is_verified_separately():
     side, producer = begun()
-    assert side.machine.verify(ID, *producer, [AT, MORE]) == {AT: 0, MORE: ABORTABLE}
-    assert side.machine.verify("other", *producer, [AT]) == {AT: MAPPING}
+    assert side.state_machine.verify(ID, *producer, [AT, MORE]) == {AT: 0, MORE: ABORTABLE}
+    assert side.state_machine.verify("other", *producer, [AT]) == {AT: MAPPING}
 
 
 @pytest.mark.parametrize("level, epoch", [(2, 1), (0, 1)])
@@ -227,10 +227,10 @@ def test_restart_continues_prepared_transactions_with_the_remaining_time():
 def test_an_epoch_that_is_used_up_is_followed_by_a_new_producer_id():
     side = Side()
     side.init()
-    side.machine.transactions[ID].epoch = 32_766
+    side.state_machine.transactions[ID].epoch = 32_766
     assert side.init((7, 32_766)) == (8, 0)
     assert side.init((7, 32_766)) == (8, 0)  # The response was lost.
-    side.machine.transactions[ID].epoch = 32_766
+    side.state_machine.transactions[ID].epoch = 32_766
     side.add((8, 32_766))
     assert side.end((8, 32_766)) == (9, 0)
     assert side.sent[-1][1:3] == (8, 32_767)
@@ -242,14 +242,14 @@ def test_an_epoch_that_is_used_up_is_followed_by_a_new_producer_id():
 def test_timeout_at_the_last_epoch_requests_a_new_producer_id():
     side = Side()
     side.init()
-    side.machine.transactions[ID].epoch = 32_766
+    side.state_machine.transactions[ID].epoch = 32_766
     side.add((7, 32_766))
     side.wait(2_000)
     overdue, = side.sent
     assert isinstance(overdue, Overdue) and side.state == "Ongoing"
-    side.machine.abort_overdue(overdue, next(side.ids))
+    side.state_machine.abort_overdue(overdue, next(side.ids))
     assert side.state == "PrepareAbort"
-    side.machine.abort_overdue(overdue, next(side.ids))
+    side.state_machine.abort_overdue(overdue, next(side.ids))
     side.take()
     assert len(side.sent) == 2
 
@@ -257,19 +257,19 @@ def test_timeout_at_the_last_epoch_requests_a_new_producer_id():
 def test_unused_transactional_id_expires_but_an_open_one_does_not():
     side, producer = begun(Side(expiration_ms=500, timeout_ms_max=10**6))
     side.ms += 500
-    list(side.machine.expire())
-    assert ID in side.machine.transactions
+    list(side.state_machine.expire())
+    assert ID in side.state_machine.transactions
     side.end(producer)
     side.complete()
     side.ms += 499
-    list(side.machine.expire())
-    assert ID in side.machine.transactions
+    list(side.state_machine.expire())
+    assert ID in side.state_machine.transactions
     side.ms += 1
-    list(side.machine.expire())
-    assert side.machine.records == [(transaction_metadata.key_of(ID), None)]
+    list(side.state_machine.expire())
+    assert side.state_machine.records == [(transaction_metadata.key_of(ID), None)]
     side.take()
     side.restart()
-    assert not side.machine.transactions
+    assert not side.state_machine.transactions
 
 
 @pytest.mark.parametrize("level", range(3))

@@ -41,7 +41,7 @@ def test_new_controller_immediately_fences_the_broker_that_ended_with_the_previo
             settings = Settings({"broker.session.timeout.ms": "600000"})
             decider = ActiveController(log, tail, NoLogs(), settings, random.Random(7), 1, "c")
             heard = SimpleNamespace(node_id=3, at_s=asyncio.get_running_loop().time())
-            await decider.begin(log.elect(1), heard=heard)
+            await decider.begin(log.elect(1), previous=heard)
             async with asyncio.timeout(20):
                 while not tail.newest.brokers[3].fenced:
                     await asyncio.sleep(0.01)

@@ -54,95 +54,96 @@ class Machine:
 
 
 @pytest.fixture
-def machine():
+def store():
     return Machine()
 
 
-def test_unchanged_heartbeat_writes_nothing_and_visits_no_member(machine, monkeypatch):
-    machine.join("a")
-    machine.groups.records.clear()
+def test_unchanged_heartbeat_writes_nothing_and_visits_no_member(store, monkeypatch):
+    store.join("a")
+    store.groups.records.clear()
     for name in ("subscribe", "assign_if_due", "topic_ids_of"):
         monkeypatch.setattr(target_assignment, name, None)
-    answer = machine.beat("a", 2)
+    answer = store.beat("a", 2)
     assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, 2, None)
-    assert machine.groups.records == []
+    assert store.groups.records == []
 
 
-def test_silent_member_expires_and_a_heartbeat_extends_its_session(machine):
-    machine.join("a")
-    machine.join("b")
-    machine.run(SESSION_MS - 1)
-    machine.beat("a", 2)
-    machine.run(1)
-    assert list(machine.group.members) == ["a"]
-    assert machine.beat("b", 3).error_code == 25
-    machine.run(SESSION_MS)
-    assert machine.group.state == "Empty"
+def test_silent_member_expires_and_a_heartbeat_extends_its_session(store):
+    store.join("a")
+    store.join("b")
+    store.run(SESSION_MS - 1)
+    store.beat("a", 2)
+    store.run(1)
+    assert list(store.group.members) == ["a"]
+    assert store.beat("b", 3).error_code == 25
+    store.run(SESSION_MS)
+    assert store.group.state == "Empty"
 
 
-def test_rebalancing_group_gets_a_short_heartbeat_interval(machine):
-    assert machine.join("a").heartbeat_interval_ms == 500
-    machine.run(2999)
-    assert machine.beat("a", 2).heartbeat_interval_ms == 500, "others may come"
-    machine.run(1)
-    assert machine.beat("a", 2).heartbeat_interval_ms == 5000
-    machine.groups.clock.ms -= 60_000
-    assert machine.beat("a", 2).heartbeat_interval_ms == 5000, "a clock that was put back"
+def test_rebalancing_group_gets_a_short_heartbeat_interval(store):
+    assert store.join("a").heartbeat_interval_ms == 500
+    store.run(2999)
+    assert store.beat("a", 2).heartbeat_interval_ms == 500, "others may come"
+    store.run(1)
+    assert store.beat("a", 2).heartbeat_interval_ms == 5000
+    store.groups.clock.ms -= 60_000
+    assert store.beat("a", 2).heartbeat_interval_ms == 5000, "a clock that was put back"
 
 
-def test_waiting_member_keeps_a_short_heartbeat_interval(machine):
+def test_waiting_member_keeps_a_short_heartbeat_interval(store):
     rows = [messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
         topic_id=T.id, partitions=[0, 1, 2, 3])]
-    machine.join("a", rebalance_timeout_ms=40_000)
-    waiting = machine.join("b")
-    machine.run(10_000)
-    assert machine.beat("b", waiting.member_epoch).heartbeat_interval_ms == 500
-    told = machine.beat("a", 2, topic_partitions=rows)
+    store.join("a", rebalance_timeout_ms=40_000)
+    waiting = store.join("b")
+    store.run(10_000)
+    assert store.beat("b", waiting.member_epoch).heartbeat_interval_ms == 500
+    told = store.beat("a", 2, topic_partitions=rows)
     assert told.heartbeat_interval_ms == 500, "it has something to give up"
-    machine.beat("a", 2, topic_partitions=[messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
+    store.beat("a", 2,
+                       topic_partitions=[messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
         topic_id=T.id, partitions=told.assignment.topic_partitions[0].partitions)])
-    assert machine.beat("b", waiting.member_epoch).heartbeat_interval_ms == 5000
+    assert store.beat("b", waiting.member_epoch).heartbeat_interval_ms == 5000
 
 
-def test_large_group_gets_an_interval_that_the_coordinator_can_sustain(machine):
+def test_large_group_gets_an_interval_that_the_coordinator_can_sustain(store):
     for number in range(1000):
-        answer = machine.join(f"m-{number}", topics=("none",))
+        answer = store.join(f"m-{number}", topics=("none",))
     assert answer.heartbeat_interval_ms == 1000
     quick = ConsumerLimits(settings={
         **ConsumerLimits().settings, "group.consumer.heartbeat.interval.ms": 300})
     assert Machine(LIMITS._replace(consumer=quick)).join("a").heartbeat_interval_ms == 300
 
 
-def test_member_that_does_not_revoke_in_time_is_fenced(machine):
-    machine.join("a")
-    machine.join("b")
-    machine.beat("a", 2)
-    machine.run(1000)
-    assert list(machine.group.members) == ["b"]
-    answer = machine.beat("b", 3)
+def test_member_that_does_not_revoke_in_time_is_fenced(store):
+    store.join("a")
+    store.join("b")
+    store.beat("a", 2)
+    store.run(1000)
+    assert list(store.group.members) == ["b"]
+    answer = store.beat("b", 3)
     assert [row.partitions for row in answer.assignment.topic_partitions] == [[0, 1, 2, 3]]
 
 
-def test_topic_changes_affect_only_subscribed_groups(machine, monkeypatch):
-    machine.join("a")
+def test_topic_changes_affect_only_subscribed_groups(store, monkeypatch):
+    store.join("a")
     grown = Topic("t", T.id, T.partitions + T.partitions)
     image = Image(topics={"t": grown}, topics_by_id={T.id: grown}, offset=6)
-    machine.groups.image = lambda: image
-    target_assignment.topics_changed(machine.groups, {"u"})
-    assert machine.beat("a", 2).member_epoch == 2
-    target_assignment.topics_changed(machine.groups, {"t"})
-    answer = machine.beat("a", 2)
+    store.groups.image = lambda: image
+    target_assignment.topics_changed(store.groups, {"u"})
+    assert store.beat("a", 2).member_epoch == 2
+    target_assignment.topics_changed(store.groups, {"t"})
+    answer = store.beat("a", 2)
     assert answer.member_epoch == 3
     assert [row.partitions for row in answer.assignment.topic_partitions] == [list(range(8))]
 
 
-def test_replayed_and_stored_groups_are_equal(machine, tmp_path):
-    machine.join("a", instance_id="i", rack_id="r", server_assignor="range")
-    machine.join("b", topics=(), subscribed_topic_regex="[tu]")
-    machine.run(2)
-    machine.join("c")
-    machine.beat("b", -1)
-    groups = machine.groups
+def test_replayed_and_stored_groups_are_equal(store, tmp_path):
+    store.join("a", instance_id="i", rack_id="r", server_assignor="range")
+    store.join("b", topics=(), subscribed_topic_regex="[tu]")
+    store.run(2)
+    store.join("c")
+    store.beat("b", -1)
+    groups = store.groups
     commit = SimpleNamespace(group_id="g", generation_id_or_member_epoch=2, member_id="a",
                              group_instance_id=None, retention_time_ms=-1)
     assert offsets.commit(groups, commit, [("t", T.id, 0, 7, -1, "")], 9) == 0
@@ -164,7 +165,7 @@ def test_replayed_and_stored_groups_are_equal(machine, tmp_path):
     assert names == [Name("g", "consumer", "consumer")]
     for other in (replayed.groups["g"], restored.groups["g"]):
         other.check()
-        assert _facts(other) == _facts(machine.group)
+        assert _facts(other) == _facts(store.group)
 
 
 def _facts(group) -> tuple:
@@ -173,28 +174,28 @@ def _facts(group) -> tuple:
                             for id_, member in group.members.items()})
 
 
-def test_group_is_deleted_when_empty(machine):
-    machine.join("a")
-    assert list(group_describe.delete(machine.groups, "g")) == []
-    assert machine.groups.find("g") is not None
-    machine.beat("a", -1)
-    list(group_describe.delete(machine.groups, "g"))
-    assert machine.groups.find("g") is None
+def test_group_is_deleted_when_empty(store):
+    store.join("a")
+    assert list(group_describe.delete(store.groups, "g")) == []
+    assert store.groups.find("g") is not None
+    store.beat("a", -1)
+    list(group_describe.delete(store.groups, "g"))
+    assert store.groups.find("g") is None
     again = GroupShard(LIMITS, Clock(), str, image=lambda: IMAGE)
-    for key, value in machine.groups.records:
+    for key, value in store.groups.records:
         again.replay(key, value)
     assert again.find("g") is None
 
 
-def test_request_above_a_limit_is_rejected_without_effect(machine):
+def test_request_above_a_limit_is_rejected_without_effect(store):
     small = Machine(LIMITS._replace(consumer=ConsumerLimits(members_max=1)))
     small.join("a")
     small.groups.records.clear()
     assert small.join("b").error_code == 81
-    assert machine.join("a", topics=["x" * 249] * 5000).error_code == 10
-    assert machine.join("a", instance_id="x" * (600 << 10)).error_code == 10
-    assert machine.join("a", subscribed_topic_regex="x" * 5000).error_code == 128
-    assert machine.groups.groups == {} and machine.groups.records == small.groups.records == []
+    assert store.join("a", topics=["x" * 249] * 5000).error_code == 10
+    assert store.join("a", instance_id="x" * (600 << 10)).error_code == 10
+    assert store.join("a", subscribed_topic_regex="x" * 5000).error_code == 128
+    assert store.groups.groups == {} and store.groups.records == small.groups.records == []
 
 
 def test_failing_assignor_leaves_the_assignment_unchanged():
@@ -203,24 +204,24 @@ def test_failing_assignor_leaves_the_assignment_unchanged():
             raise RuntimeError("made up")
         return partition_assignors.assign_range(members, topics)
 
-    machine = Machine(LIMITS._replace(consumer=ConsumerLimits(assignors={"own": fails})))
-    machine.join("a")
-    assert machine.join("b").error_code == -1
-    assert machine.beat("a", 2).member_epoch == 2
-    machine.beat("b", -1)
-    assert machine.beat("a", 2).member_epoch == 4
+    store = Machine(LIMITS._replace(consumer=ConsumerLimits(assignors={"own": fails})))
+    store.join("a")
+    assert store.join("b").error_code == -1
+    assert store.beat("a", 2).member_epoch == 2
+    store.beat("b", -1)
+    assert store.beat("a", 2).member_epoch == 4
 
 
-def test_many_expressions_are_matched_in_steps(machine):
+def test_many_expressions_are_matched_in_steps(store):
     names = {f"t{number}": Topic(f"t{number}", number.to_bytes(16, "big"), ())
              for number in range(20_000)}
     image = Image(topics=names, topics_by_id={row.id: row for row in names.values()}, offset=6)
-    machine.groups.image = lambda: image
-    machine.beat("a", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+    store.groups.image = lambda: image
+    store.beat("a", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                  subscribed_topic_regex="t1.*")
     steps = 0
-    while machine.group.resolving is not None:
-        target_assignment.resolve_some(machine.groups, machine.group)
+    while store.group.resolving is not None:
+        target_assignment.resolve_some(store.groups, store.group)
         steps += 1
     assert steps > 20_000 // target_assignment.MATCHES_STEP
-    assert len(machine.group.resolved["t1.*"].topics) == 11_111
+    assert len(store.group.resolved["t1.*"].topics) == 11_111

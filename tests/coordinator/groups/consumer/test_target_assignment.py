@@ -16,7 +16,7 @@ PAUSE_MS, REFRESH_MS, NEVER_MS = 10_000, 600_000, 2**31 - 1
 
 
 @pytest.fixture
-def machine():
+def state_machine():
     return Machine()
 
 
@@ -32,299 +32,300 @@ def without(name, offset=6) -> Image:
     return Image(topics=now, topics_by_id={row.id: row for row in now.values()}, offset=offset)
 
 
-def join_matching(machine, text, member_id="m"):
-    answer = machine.beat(member_id, 0, rebalance_timeout_ms=1000, topic_partitions=[],
+def join_matching(state_machine, text, member_id="m"):
+    answer = state_machine.beat(member_id, 0, rebalance_timeout_ms=1000, topic_partitions=[],
                           subscribed_topic_regex=text)
-    machine.run(0)
-    machine.run(0)
+    state_machine.run(0)
+    state_machine.run(0)
     return answer
 
 
-def beat_matching(machine, text, member_id="m"):
-    epoch = machine.group.members[member_id].epoch
-    assert machine.beat(member_id, epoch, subscribed_topic_regex=text).error_code == 0
+def beat_matching(state_machine, text, member_id="m"):
+    epoch = state_machine.group.members[member_id].epoch
+    assert state_machine.beat(member_id, epoch, subscribed_topic_regex=text).error_code == 0
 
 
-def records_of(machine) -> int:
-    found, machine.groups.records = len(machine.groups.records), []
+def records_of(state_machine) -> int:
+    found, state_machine.groups.records = len(state_machine.groups.records), []
     return found
 
 
 # ---- topics -------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("ms, epoch", [(NEVER_MS - 1, 2), (NEVER_MS, 3)])
-def test_topics_without_a_change_hint_are_checked_again_after_a_long_interval(machine, ms, epoch):
-    machine.join("a")
-    machine.groups.image = lambda: grown(T)
-    machine.groups.clock.ms += ms
-    assert machine.beat("a", 2).member_epoch == epoch
+def test_topics_without_a_change_hint_are_checked_again_after_a_long_interval(state_machine, ms,
+                                                                              epoch):
+    state_machine.join("a")
+    state_machine.groups.image = lambda: grown(T)
+    state_machine.groups.clock.ms += ms
+    assert state_machine.beat("a", 2).member_epoch == epoch
 
 
-def test_topic_hint_without_a_change_keeps_the_epoch_and_is_used_once(machine):
-    machine.join("a")
-    records_of(machine)
-    targets.topics_changed(machine.groups, {"t"})
-    assert machine.group.refresh_ms == 0
-    assert machine.beat("a", 2).member_epoch == 2
-    assert records_of(machine) == 0
-    assert machine.group.refresh_ms == machine.groups.clock.now_ms() + NEVER_MS
+def test_topic_hint_without_a_change_keeps_the_epoch_and_is_used_once(state_machine):
+    state_machine.join("a")
+    records_of(state_machine)
+    targets.topics_changed(state_machine.groups, {"t"})
+    assert state_machine.group.refresh_ms == 0
+    assert state_machine.beat("a", 2).member_epoch == 2
+    assert records_of(state_machine) == 0
+    assert state_machine.group.refresh_ms == state_machine.groups.clock.now_ms() + NEVER_MS
 
 
-def test_topics_without_partitions_in_the_group_are_not_checked(machine):
-    machine.join("a")
-    before = machine.group.refresh_ms
-    targets.topics_changed(machine.groups, {"u", "other"})
-    assert machine.group.refresh_ms == before
-    targets.topics_changed(machine.groups, {"u", "t"})
-    assert machine.group.refresh_ms == 0
+def test_topics_without_partitions_in_the_group_are_not_checked(state_machine):
+    state_machine.join("a")
+    before = state_machine.group.refresh_ms
+    targets.topics_changed(state_machine.groups, {"u", "other"})
+    assert state_machine.group.refresh_ms == before
+    targets.topics_changed(state_machine.groups, {"u", "t"})
+    assert state_machine.group.refresh_ms == 0
 
 
-def test_newest_hinted_image_version_is_stored(machine):
-    assert machine.groups.topics_version < 5
-    targets.topics_changed(machine.groups, set())
-    assert machine.groups.topics_version == 5
-    machine.groups.image = lambda: grown(T, offset=4)
-    targets.topics_changed(machine.groups, set())
-    assert machine.groups.topics_version == 5
+def test_newest_hinted_image_version_is_stored(state_machine):
+    assert state_machine.groups.topics_version < 5
+    targets.topics_changed(state_machine.groups, set())
+    assert state_machine.groups.topics_version == 5
+    state_machine.groups.image = lambda: grown(T, offset=4)
+    targets.topics_changed(state_machine.groups, set())
+    assert state_machine.groups.topics_version == 5
 
 
-def test_topic_record_of_an_older_kafka_is_removed_at_the_next_check(machine):
-    machine.join("a")
-    records_of(machine)
-    machine.group.had_old_metadata = True
-    machine.beat("a", 2)
-    assert records_of(machine) == 0
-    targets.topics_changed(machine.groups, {"t"})
-    machine.beat("a", 2)
-    (key, value), = machine.groups.records
+def test_topic_record_of_an_older_kafka_is_removed_at_the_next_check(state_machine):
+    state_machine.join("a")
+    records_of(state_machine)
+    state_machine.group.had_old_metadata = True
+    state_machine.beat("a", 2)
+    assert records_of(state_machine) == 0
+    targets.topics_changed(state_machine.groups, {"t"})
+    state_machine.beat("a", 2)
+    (key, value), = state_machine.groups.records
     assert (int.from_bytes(key[:2], "big"), value) == (4, None)
-    assert not machine.group.had_old_metadata
+    assert not state_machine.group.had_old_metadata
 
 
-def test_each_epoch_counts_as_a_rebalance_and_each_newcomer_once(machine):
-    machine.join("a")
-    machine.join("b")
-    events = machine.groups.events
+def test_each_epoch_counts_as_a_rebalance_and_each_newcomer_once(state_machine):
+    state_machine.join("a")
+    state_machine.join("b")
+    events = state_machine.groups.events
     assert (events["member_joined"], events["rebalance"], events["generation"]) == (2, 2, 2)
-    machine.beat("a", 2)
+    state_machine.beat("a", 2)
     assert (events["member_joined"], events["rebalance"]) == (2, 2)
 
 
-def test_changed_subscription_is_written_and_a_repeated_one_is_not(machine):
-    machine.join("a")
-    records_of(machine)
-    machine.groups.changed.clear()
-    machine.beat("a", 2, rack_id="r")
-    (key, _), = machine.groups.records
+def test_changed_subscription_is_written_and_a_repeated_one_is_not(state_machine):
+    state_machine.join("a")
+    records_of(state_machine)
+    state_machine.groups.changed.clear()
+    state_machine.beat("a", 2, rack_id="r")
+    (key, _), = state_machine.groups.records
     assert int.from_bytes(key[:2], "big") == 5
-    assert machine.groups.changed == {("g", ("a",))}
-    records_of(machine)
-    machine.beat("a", 2, rack_id="r", subscribed_topic_names=["t"])
-    assert records_of(machine) == 0 and machine.group.epoch == 2
+    assert state_machine.groups.changed == {("g", ("a",))}
+    records_of(state_machine)
+    state_machine.beat("a", 2, rack_id="r", subscribed_topic_names=["t"])
+    assert records_of(state_machine) == 0 and state_machine.group.epoch == 2
 
 
-def test_changed_topics_start_an_epoch_with_a_separate_reason(machine):
-    machine.join("a")
-    answer = machine.beat("a", 2, subscribed_topic_names=["t", "u"])
+def test_changed_topics_start_an_epoch_with_a_separate_reason(state_machine):
+    state_machine.join("a")
+    answer = state_machine.beat("a", 2, subscribed_topic_names=["t", "u"])
     assert answer.member_epoch == 3
     assert {row.topic_id for row in answer.assignment.topic_partitions} == {T.id, U.id}
 
 
 # ---- expressions --------------------------------------------------------------------------------
 
-def test_an_expression_that_is_no_longer_anybodys_is_forgotten_with_its_record(machine):
-    join_matching(machine, "t.*")
-    join_matching(machine, "u.*", "n")
-    assert set(machine.group.regexes) == {"t.*", "u.*"}
-    machine.groups.clock.ms += PAUSE_MS + 1
-    beat_matching(machine, "u.*", "n")
-    machine.run(0)
-    machine.run(0)
-    assert set(machine.group.resolved) == {"t.*", "u.*"}
-    records_of(machine)
-    machine.groups.changed.clear()
-    machine.beat("n", -1)
-    assert set(machine.group.resolved) == {"t.*"}
-    gone = [key for key, value in machine.groups.records
+def test_an_expression_that_is_no_longer_anybodys_is_forgotten_with_its_record(state_machine):
+    join_matching(state_machine, "t.*")
+    join_matching(state_machine, "u.*", "n")
+    assert set(state_machine.group.regexes) == {"t.*", "u.*"}
+    state_machine.groups.clock.ms += PAUSE_MS + 1
+    beat_matching(state_machine, "u.*", "n")
+    state_machine.run(0)
+    state_machine.run(0)
+    assert set(state_machine.group.resolved) == {"t.*", "u.*"}
+    records_of(state_machine)
+    state_machine.groups.changed.clear()
+    state_machine.beat("n", -1)
+    assert set(state_machine.group.resolved) == {"t.*"}
+    gone = [key for key, value in state_machine.groups.records
             if value is None and int.from_bytes(key[:2], "big") == 16]
     assert len(gone) == 1 and b"u.*" in gone[0]
-    assert ("g", None) in machine.groups.changed
+    assert ("g", None) in state_machine.groups.changed
 
 
 @pytest.mark.parametrize("ms, resolves", [(PAUSE_MS, False), (PAUSE_MS + 1, True)])
-def test_between_two_matches_is_a_pause_also_for_a_new_expression(machine, ms, resolves):
-    join_matching(machine, "t.*")
-    machine.groups.clock.ms += ms
-    machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+def test_between_two_matches_is_a_pause_also_for_a_new_expression(state_machine, ms, resolves):
+    join_matching(state_machine, "t.*")
+    state_machine.groups.clock.ms += ms
+    state_machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                  subscribed_topic_regex="u.*")
-    assert (machine.group.resolving is not None) == resolves
-    machine.run(0)
-    machine.run(0)
-    machine.run(0)
-    assert ("u.*" in machine.group.resolved) == resolves
-    assert machine.group.resolving is None
+    assert (state_machine.group.resolving is not None) == resolves
+    state_machine.run(0)
+    state_machine.run(0)
+    state_machine.run(0)
+    assert ("u.*" in state_machine.group.resolved) == resolves
+    assert state_machine.group.resolving is None
 
 
 @pytest.mark.parametrize("ms, resolves", [(REFRESH_MS, False), (REFRESH_MS + 1, True)])
 def test_expressions_are_matched_again_after_the_refresh_interval(ms, resolves):
-    machine = Machine(LIMITS._replace(consumer=ConsumerLimits(refresh_ms=REFRESH_MS)))
-    join_matching(machine, "t.*")
-    machine.groups.clock.ms += ms
-    beat_matching(machine, "t.*")
-    assert (machine.group.resolving is not None) == resolves
+    state_machine = Machine(LIMITS._replace(consumer=ConsumerLimits(refresh_ms=REFRESH_MS)))
+    join_matching(state_machine, "t.*")
+    state_machine.groups.clock.ms += ms
+    beat_matching(state_machine, "t.*")
+    assert (state_machine.group.resolving is not None) == resolves
 
 
 @pytest.mark.parametrize("version, resolves", [(5, False), (6, True)])
-def test_expressions_are_matched_again_when_topics_are_newer(machine, version, resolves):
-    join_matching(machine, "t.*")
-    machine.groups.topics_version = version
-    machine.groups.clock.ms += PAUSE_MS + 1
-    beat_matching(machine, "t.*")
-    assert (machine.group.resolving is not None) == resolves
+def test_expressions_are_matched_again_when_topics_are_newer(state_machine, version, resolves):
+    join_matching(state_machine, "t.*")
+    state_machine.groups.topics_version = version
+    state_machine.groups.clock.ms += PAUSE_MS + 1
+    beat_matching(state_machine, "t.*")
+    assert (state_machine.group.resolving is not None) == resolves
 
 
-def test_concurrent_regex_resolution_is_not_started(machine):
-    machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+def test_concurrent_regex_resolution_is_not_started(state_machine):
+    state_machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                  subscribed_topic_regex="t.*")
-    under_way = machine.group.resolving
+    under_way = state_machine.group.resolving
     assert under_way is not None
-    machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+    state_machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                  subscribed_topic_regex="u.*")
-    assert machine.group.resolving is under_way
+    assert state_machine.group.resolving is under_way
 
 
-def test_only_changed_regex_matches_raise_the_epoch(machine):
-    join_matching(machine, "[tv]")
-    beat_matching(machine, "[tv]")
-    epoch = machine.group.epoch
-    machine.groups.clock.ms += REFRESH_MS + 1
-    beat_matching(machine, "[tv]")
-    machine.run(0)
-    assert machine.group.resolving is None and machine.group.epoch == epoch
-    assert machine.group.resolved["[tv]"].ms == machine.groups.clock.wall_ms()
+def test_only_changed_regex_matches_raise_the_epoch(state_machine):
+    join_matching(state_machine, "[tv]")
+    beat_matching(state_machine, "[tv]")
+    epoch = state_machine.group.epoch
+    state_machine.groups.clock.ms += REFRESH_MS + 1
+    beat_matching(state_machine, "[tv]")
+    state_machine.run(0)
+    assert state_machine.group.resolving is None and state_machine.group.epoch == epoch
+    assert state_machine.group.resolved["[tv]"].ms == state_machine.groups.clock.wall_ms()
     now = {**IMAGE.topics, "v": Topic("v", b"v" * 16, (SimpleNamespace(replicas=()),))}
-    machine.groups.image = lambda: Image(
+    state_machine.groups.image = lambda: Image(
         topics=now, topics_by_id={row.id: row for row in now.values()}, offset=8)
-    machine.groups.clock.ms += REFRESH_MS + 1
-    beat_matching(machine, "[tv]")
-    machine.run(0)
-    assert machine.group.epoch == epoch + 1
-    assert machine.group.resolved["[tv]"].topics == {"t", "v"}
-    assert machine.group.resolved["[tv]"].version == 8
+    state_machine.groups.clock.ms += REFRESH_MS + 1
+    beat_matching(state_machine, "[tv]")
+    state_machine.run(0)
+    assert state_machine.group.epoch == epoch + 1
+    assert state_machine.group.resolved["[tv]"].topics == {"t", "v"}
+    assert state_machine.group.resolved["[tv]"].version == 8
 
 
-def test_abandoned_regex_is_not_stored_after_its_resolution(machine):
-    machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+def test_abandoned_regex_is_not_stored_after_its_resolution(state_machine):
+    state_machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                  subscribed_topic_regex="t.*")
-    machine.join("n")
-    machine.beat("m", -1)
-    machine.run(0)
-    assert machine.group.resolving is None and machine.group.resolved == {}
+    state_machine.join("n")
+    state_machine.beat("m", -1)
+    state_machine.run(0)
+    assert state_machine.group.resolving is None and state_machine.group.resolved == {}
 
 
-def test_expression_matches_only_topics_visible_to_its_member(machine):
-    join_matching(machine, "[tu]")
-    group = machine.group
+def test_expression_matches_only_topics_visible_to_its_member(state_machine):
+    join_matching(state_machine, "[tu]")
+    group = state_machine.group
     group.viewers["[tu]"] = lambda name: name == "u"
-    group.resolving = targets._resolving(machine.groups, group)
-    targets.resolve_some(machine.groups, group)
+    group.resolving = targets._resolving(state_machine.groups, group)
+    targets.resolve_some(state_machine.groups, group)
     assert group.resolved["[tu]"].topics == {"u"}
 
 
-def test_refresh_resolves_each_expression_with_its_members_permissions(machine, monkeypatch):
+def test_refresh_resolves_each_expression_with_its_members_permissions(state_machine, monkeypatch):
     def beat(member_id, epoch, text, seen):
         monkeypatch.setattr(test_heartbeat, "CLIENT", CLIENT._replace(
             sees=lambda name: name in seen))
-        machine.beat(member_id, epoch, rebalance_timeout_ms=1000, topic_partitions=[],
+        state_machine.beat(member_id, epoch, rebalance_timeout_ms=1000, topic_partitions=[],
                      subscribed_topic_regex=text)
-        machine.run(0)
-        machine.run(0)
-        machine.run(0)
+        state_machine.run(0)
+        state_machine.run(0)
+        state_machine.run(0)
 
     beat("m", 0, "[tu]", {"t"})
-    machine.groups.clock.ms += PAUSE_MS + 1
+    state_machine.groups.clock.ms += PAUSE_MS + 1
     beat("n", 0, "t|u", {"u"})
-    found = {text: row.topics for text, row in machine.group.resolved.items()}
+    found = {text: row.topics for text, row in state_machine.group.resolved.items()}
     assert found == {"[tu]": {"t"}, "t|u": {"u"}}
 
 
-def test_regex_of_a_silent_member_keeps_its_topics_after_a_load(machine):
-    join_matching(machine, "t.*")
-    machine.group.viewers.clear()
-    machine.groups.clock.ms += PAUSE_MS + 1
-    join_matching(machine, "u.*", "n")
-    machine.run(0)
-    assert set(machine.group.resolved) == {"t.*", "u.*"}
-    assert machine.group.resolved["t.*"].ms < machine.group.resolved["u.*"].ms
+def test_regex_of_a_silent_member_keeps_its_topics_after_a_load(state_machine):
+    join_matching(state_machine, "t.*")
+    state_machine.group.viewers.clear()
+    state_machine.groups.clock.ms += PAUSE_MS + 1
+    join_matching(state_machine, "u.*", "n")
+    state_machine.run(0)
+    assert set(state_machine.group.resolved) == {"t.*", "u.*"}
+    assert state_machine.group.resolved["t.*"].ms < state_machine.group.resolved["u.*"].ms
 
 
-def test_static_member_returning_with_another_assignor_changes_the_target(machine):
+def test_static_member_returning_with_another_assignor_changes_the_target(state_machine):
     for name in "abc":
-        machine.join(name, instance_id=name, server_assignor="uniform")
-    epoch = machine.group.epoch
+        state_machine.join(name, instance_id=name, server_assignor="uniform")
+    epoch = state_machine.group.epoch
     for name in "abc":
-        machine.beat(name, -2, instance_id=name)
-    machine.join("a2", instance_id="a", server_assignor="range")
-    assert machine.group.epoch == epoch
-    machine.join("b2", instance_id="b", server_assignor="range")
-    assert machine.group.epoch == epoch + 1
-    machine.join("c2", instance_id="c", server_assignor="range")
-    assert machine.group.epoch == epoch + 1 and machine.group.assignors == {"range": 3}
+        state_machine.beat(name, -2, instance_id=name)
+    state_machine.join("a2", instance_id="a", server_assignor="range")
+    assert state_machine.group.epoch == epoch
+    state_machine.join("b2", instance_id="b", server_assignor="range")
+    assert state_machine.group.epoch == epoch + 1
+    state_machine.join("c2", instance_id="c", server_assignor="range")
+    assert state_machine.group.epoch == epoch + 1 and state_machine.group.assignors == {"range": 3}
 
 
-def test_resolving_without_a_pending_resolution_writes_nothing(machine):
-    machine.join("a")
-    records_of(machine)
-    targets.resolve_some(machine.groups, machine.group)
-    assert records_of(machine) == 0
+def test_resolving_without_a_pending_resolution_writes_nothing(state_machine):
+    state_machine.join("a")
+    records_of(state_machine)
+    targets.resolve_some(state_machine.groups, state_machine.group)
+    assert records_of(state_machine) == 0
 
 
 def test_regex_resolution_yields_every_five_thousand_topics():
-    machine = Machine()
+    state_machine = Machine()
     for count, steps in ((4_999, 1), (5_000, 2), (5_001, 2), (10_000, 3)):
         names = {f"t{number}": Topic(f"t{number}", number.to_bytes(16, "big"), ())
                  for number in range(count)}
         image = Image(topics=names, topics_by_id={}, offset=6)
-        machine.groups.image = lambda image=image: image
+        state_machine.groups.image = lambda image=image: image
         group = SimpleNamespace(regexes={"t1": 1}, viewers={"t1": None})
-        found = list(targets._resolving(machine.groups, group))
+        found = list(targets._resolving(state_machine.groups, group))
         assert found[:-1] == [None] * (steps - 1)
         assert found[-1]["t1"].topics == {"t1"}
 
 
-def test_of_several_expressions_each_is_a_step(machine):
+def test_of_several_expressions_each_is_a_step(state_machine):
     group = SimpleNamespace(regexes={"t": 1, "u": 1}, viewers={"t": None, "u": None})
-    found = list(targets._resolving(machine.groups, group))
+    found = list(targets._resolving(state_machine.groups, group))
     assert found[:-1] == [None, None]
     assert {text: row.topics for text, row in found[-1].items()} == {"t": {"t"}, "u": {"u"}}
 
 
 @pytest.mark.parametrize("text, code", [("(", 128), ("t.*", 0), ("", 0)])
-def test_invalid_regex_is_rejected_without_side_effects(machine, text, code):
-    answer = machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+def test_invalid_regex_is_rejected_without_side_effects(state_machine, text, code):
+    answer = state_machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                           subscribed_topic_names=[], subscribed_topic_regex=text)
     assert answer.error_code == code and bool(answer.error_message) == bool(code)
-    assert ("g" in machine.groups.groups) == (code == 0)
+    assert ("g" in state_machine.groups.groups) == (code == 0)
 
 
-def test_only_a_new_regex_triggers_resolution(machine):
-    join_matching(machine, "t.*")
-    machine.groups.clock.ms += PAUSE_MS + 1
-    beat_matching(machine, "t.*")
-    machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+def test_only_a_new_regex_triggers_resolution(state_machine):
+    join_matching(state_machine, "t.*")
+    state_machine.groups.clock.ms += PAUSE_MS + 1
+    beat_matching(state_machine, "t.*")
+    state_machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                  subscribed_topic_regex="t.*")
-    machine.join("o")
-    assert machine.group.resolving is None
+    state_machine.join("o")
+    assert state_machine.group.resolving is None
 
 
-def test_absent_instance_is_not_awaited(machine):
-    machine.join("a", instance_id="i")
-    machine.join("b")
-    machine.beat("a", -2, instance_id="i")
-    assert len(machine.group.members) == 2
+def test_absent_instance_is_not_awaited(state_machine):
+    state_machine.join("a", instance_id="i")
+    state_machine.join("b")
+    state_machine.beat("a", -2, instance_id="i")
+    assert len(state_machine.group.members) == 2
     waited = []
-    machine.groups.rebalances.waits_for = lambda group, whom: waited.append(list(whom()))
-    targets.next_epoch(machine.groups, machine.group)
+    state_machine.groups.rebalances.waits_for = lambda group, whom: waited.append(list(whom()))
+    targets.next_epoch(state_machine.groups, state_machine.group)
     assert waited == [["b"]]
 
 
@@ -338,28 +339,28 @@ def interval_machine(interval_ms):
 
 @pytest.mark.parametrize("ms, epoch", [(99, 2), (100, 3)])
 def test_next_target_is_computed_after_the_interval(ms, epoch):
-    machine = interval_machine(100)
-    assert machine.join("a").member_epoch == 2
-    machine.groups.clock.ms += ms
-    machine.join("b")
-    assert (machine.group.epoch, machine.group.assignment_epoch) == (3, epoch)
-    machine.groups.clock.ms += 100 - ms
-    machine.beat("a", 2)
-    assert machine.group.assignment_epoch == 3
+    state_machine = interval_machine(100)
+    assert state_machine.join("a").member_epoch == 2
+    state_machine.groups.clock.ms += ms
+    state_machine.join("b")
+    assert (state_machine.group.epoch, state_machine.group.assignment_epoch) == (3, epoch)
+    state_machine.groups.clock.ms += 100 - ms
+    state_machine.beat("a", 2)
+    assert state_machine.group.assignment_epoch == 3
 
 
 def test_without_an_interval_each_epoch_has_its_target_at_once():
-    machine = interval_machine(0)
-    machine.join("a")
-    machine.join("b")
-    assert machine.group.assignment_epoch == machine.group.epoch == 3
+    state_machine = interval_machine(0)
+    state_machine.join("a")
+    state_machine.join("b")
+    assert state_machine.group.assignment_epoch == state_machine.group.epoch == 3
 
 
-def test_target_is_computed_once_per_epoch(machine):
-    machine.join("a")
-    records_of(machine)
-    assert targets.assign_if_due(machine.groups, machine.group) is True
-    assert records_of(machine) == 0
+def test_target_is_computed_once_per_epoch(state_machine):
+    state_machine.join("a")
+    records_of(state_machine)
+    assert targets.assign_if_due(state_machine.groups, state_machine.group) is True
+    assert records_of(state_machine) == 0
 
 
 def test_failed_assignor_is_retried_after_the_interval():
@@ -370,15 +371,15 @@ def test_failed_assignor_is_retried_after_the_interval():
         raise RuntimeError("made up")
 
     settings = {**ConsumerLimits().settings, "group.consumer.assignment.interval.ms": 100}
-    machine = Machine(LIMITS._replace(consumer=ConsumerLimits(
+    state_machine = Machine(LIMITS._replace(consumer=ConsumerLimits(
         assignors={"own": fails}, settings=settings)))
-    assert machine.join("a").error_code == -1
-    group = machine.group
-    assert group.assignment_ms == machine.groups.clock.wall_ms()
-    machine.groups.clock.ms += 99
-    assert targets.assign_if_due(machine.groups, group) is True and len(calls) == 1
-    machine.groups.clock.ms += 1
-    assert targets.assign_if_due(machine.groups, group) is False and len(calls) == 2
+    assert state_machine.join("a").error_code == -1
+    group = state_machine.group
+    assert group.assignment_ms == state_machine.groups.clock.wall_ms()
+    state_machine.groups.clock.ms += 99
+    assert targets.assign_if_due(state_machine.groups, group) is True and len(calls) == 1
+    state_machine.groups.clock.ms += 1
+    assert targets.assign_if_due(state_machine.groups, group) is False and len(calls) == 2
 
 
 def test_most_requested_assignor_is_used_or_the_first_configured():
@@ -390,54 +391,54 @@ def test_most_requested_assignor_is_used_or_the_first_configured():
             return {}
         return assign
 
-    machine = Machine(LIMITS._replace(consumer=ConsumerLimits(
+    state_machine = Machine(LIMITS._replace(consumer=ConsumerLimits(
         assignors={"first": named("first"), "second": named("second")})))
-    machine.join("a")
-    machine.join("b", server_assignor="second")
+    state_machine.join("a")
+    state_machine.join("b", server_assignor="second")
     assert asked == ["first", "second"]
     # The member requested this assignor before a restart that removed it.
-    member = machine.group.members["b"].copy()
+    member = state_machine.group.members["b"].copy()
     member.assignor = "gone"
-    machine.group.put(member)
-    targets.next_epoch(machine.groups, machine.group)
-    targets.assign_if_due(machine.groups, machine.group)
+    state_machine.group.put(member)
+    targets.next_epoch(state_machine.groups, state_machine.group)
+    targets.assign_if_due(state_machine.groups, state_machine.group)
     assert asked[-1] == "first"
 
 
-def test_unchanged_target_of_a_member_is_not_written(machine):
-    machine.join("a")
-    records_of(machine)
-    targets.next_epoch(machine.groups, machine.group)
-    machine.groups.changed.clear()
-    targets.assign_if_due(machine.groups, machine.group)
-    kinds = [int.from_bytes(key[:2], "big") for key, _ in machine.groups.records]
+def test_unchanged_target_of_a_member_is_not_written(state_machine):
+    state_machine.join("a")
+    records_of(state_machine)
+    targets.next_epoch(state_machine.groups, state_machine.group)
+    state_machine.groups.changed.clear()
+    targets.assign_if_due(state_machine.groups, state_machine.group)
+    kinds = [int.from_bytes(key[:2], "big") for key, _ in state_machine.groups.records]
     assert kinds == [3, 6]
-    assert machine.groups.changed == {("g", None)}
+    assert state_machine.groups.changed == {("g", None)}
 
 
-def test_deleted_topic_is_removed_from_targets(machine):
-    machine.join("a", topics=("t", "u"))
-    machine.groups.image = lambda: without("u")
-    targets.topics_changed(machine.groups, {"u"})
-    answer = machine.beat("a", 2)
+def test_deleted_topic_is_removed_from_targets(state_machine):
+    state_machine.join("a", topics=("t", "u"))
+    state_machine.groups.image = lambda: without("u")
+    targets.topics_changed(state_machine.groups, {"u"})
+    answer = state_machine.beat("a", 2)
     assert [row.topic_id for row in answer.assignment.topic_partitions] == [T.id]
 
 
 @pytest.mark.parametrize("ahead_ms, waits", [(0, True), (1, False), (10**9, False)])
 def test_a_clock_that_was_put_back_holds_no_assignment_up(ahead_ms, waits):
     obeyed = LIMITS.consumer.settings | {"group.consumer.assignment.interval.ms": 5_000}
-    machine = Machine(LIMITS._replace(consumer=LIMITS.consumer._replace(settings=obeyed)))
-    machine.join("a")
-    group = machine.group
+    state_machine = Machine(LIMITS._replace(consumer=LIMITS.consumer._replace(settings=obeyed)))
+    state_machine.join("a")
+    group = state_machine.group
     group.epoch += 1
-    group.assignment_ms = machine.groups.clock.wall_ms() + ahead_ms
-    assert targets.assign_if_due(machine.groups, group)
+    group.assignment_ms = state_machine.groups.clock.wall_ms() + ahead_ms
+    assert targets.assign_if_due(state_machine.groups, group)
     assert (group.assignment_epoch < group.epoch) == waits
 
 
-def test_a_clock_that_was_put_back_holds_no_expression_up(machine):
-    join_matching(machine, "t.*")
-    machine.group.matched_ms += 10**9
-    machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+def test_a_clock_that_was_put_back_holds_no_expression_up(state_machine):
+    join_matching(state_machine, "t.*")
+    state_machine.group.matched_ms += 10**9
+    state_machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                  subscribed_topic_regex="u.*")
-    assert machine.group.resolving is not None
+    assert state_machine.group.resolving is not None

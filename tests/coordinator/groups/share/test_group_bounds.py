@@ -21,7 +21,7 @@ def world():
 
 
 def group_of(world):
-    return world.machine.shares["g"]
+    return world.state_machine.shares["g"]
 
 
 def taken(world) -> int:
@@ -58,7 +58,7 @@ LEFT = share_groups.BYTES_MAX - len(NAMES) * (len(NAME) + 2) - len("m") - 2 - 2
 def test_members_request_is_limited(world, rack, error):
     answer = world.beat(topics=NAMES, rack=rack)
     assert answer.error_code == error and bool(answer.error_message) == bool(error)
-    assert ("g" in world.machine.shares) == (not error) and bool(taken(world)) == (not error)
+    assert ("g" in world.state_machine.shares) == (not error) and bool(taken(world)) == (not error)
 
 
 def test_client_that_has_not_joined_is_not_a_member(world):
@@ -66,11 +66,11 @@ def test_client_that_has_not_joined_is_not_a_member(world):
     taken(world)
     assert world.beat("n", 1).error_code == UNKNOWN
     assert world.beat("n", -1).error_code == UNKNOWN
-    assert taken(world) == 0 and world.machine.events["member_joined"] == 1
+    assert taken(world) == 0 and world.state_machine.events["member_joined"] == 1
 
 
 def test_events_are_counted_once_each(world):
-    events = world.machine.events
+    events = world.state_machine.events
     world.beat("m")
     assert (events["member_joined"], events["rebalance"]) == (1, 1)
     world.beat("m", 2, None)
@@ -79,7 +79,7 @@ def test_events_are_counted_once_each(world):
     assert (events["member_left"], events["rebalance"]) == (1, 2)
     world.beat("m")
     world.clock.ms += OBEYED.session_ms
-    world.machine.tick()
+    world.state_machine.tick()
     assert (events["member_expired"], events["member_left"]) == (1, 1)
     assert not group_of(world).members
 
@@ -88,7 +88,7 @@ def test_events_are_counted_once_each(world):
 def test_a_member_is_missed_at_the_end_of_its_session(world, ms, members):
     world.beat()
     world.clock.ms += ms
-    world.machine.tick()
+    world.state_machine.tick()
     assert len(group_of(world).members) == members
 
 
@@ -129,10 +129,10 @@ def test_only_new_partitions_of_a_grown_topic_are_initialized(world):
     world.beat(epoch=3, topics=None)
     assert [row.partitions for row in world.asked] == [{T: [2, 3]}]
     assert group_of(world).initializing[T].partitions == {2, 3}
-    assert share_groups.initialized(world.machine, "g", {T: [2]}, {T: "t"}) == 0
+    assert share_groups.initialized(world.state_machine, "g", {T: [2]}, {T: "t"}) == 0
     assert group_of(world).initializing[T].partitions == {3}
     assert group_of(world).initialized[T].partitions == {0, 1, 2}
-    assert share_groups.uninitialized(world.machine, "g", {T: [3]}) == 0
+    assert share_groups.uninitialized(world.state_machine, "g", {T: [3]}) == 0
     assert group_of(world).initializing == {}
     assert group_of(world).initialized[T].partitions == {0, 1, 2}
 
@@ -148,7 +148,7 @@ def test_partition_initialized_again_is_no_longer_being_deleted(world):
 def test_topic_deleted_during_initialization_is_removed(world):
     world.beat()
     taken(world)
-    assert share_groups.initialized(world.machine, "g", {T: [0, 1]}, {}) == 0
+    assert share_groups.initialized(world.state_machine, "g", {T: [0, 1]}, {}) == 0
     world.settle()
     assert group_of(world).initializing == group_of(world).initialized == {}
     assert taken(world) == 1
@@ -156,22 +156,22 @@ def test_topic_deleted_during_initialization_is_removed(world):
 
 def test_deleted_group_gets_no_initialization_result(world):
     gone = ErrorCode.GROUP_ID_NOT_FOUND
-    assert share_groups.initialized(world.machine, "g", {T: [0]}, {T: "t"}) == gone
-    assert share_groups.uninitialized(world.machine, "g", {T: [0]}) == gone
-    share_groups.is_due(world.machine, "g", "m")
-    assert not world.machine.records and not world.machine.shares
+    assert share_groups.initialized(world.state_machine, "g", {T: [0]}, {T: "t"}) == gone
+    assert share_groups.uninitialized(world.state_machine, "g", {T: [0]}) == gone
+    share_groups.is_due(world.state_machine, "g", "m")
+    assert not world.state_machine.records and not world.state_machine.shares
 
 
 def test_cleanup_removes_only_deleted_topics(world):
     world.joined()
     group = group_of(world)
     group.deleting = {U: "u"}
-    share_groups.forget_topics(world.machine, {T})
+    share_groups.forget_topics(world.state_machine, {T})
     assert (group.deleting, set(group.initialized)) == ({}, {T})
-    assert len(world.machine.records) == world.machine.cleanups == 1
+    assert len(world.state_machine.records) == world.state_machine.cleanups == 1
     world.settle()
-    share_groups.forget_topics(world.machine, {T})
-    assert not world.machine.records
+    share_groups.forget_topics(world.state_machine, {T})
+    assert not world.state_machine.records
 
 
 # ---- subscriptions ------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_other_topics_are_a_new_epoch_and_only_they_are_assigned(world):
     epoch = world.joined()
     answer = world.beat(epoch=epoch, topics=("u",))
     assert answer.member_epoch == epoch + 1 and answer.assignment.topic_partitions == []
-    assert share_groups.initialized(world.machine, "g", {U: [0]}, {U: "u"}) == 0
+    assert share_groups.initialized(world.state_machine, "g", {U: [0]}, {U: "u"}) == 0
     answer = world.beat(epoch=epoch + 1, topics=None)
     assert [(row.topic_id, row.partitions) for row in answer.assignment.topic_partitions] \
         == [(U, [0])]
@@ -235,7 +235,7 @@ def test_groups_are_listed_by_state_and_type(world):
 
     def listed(states=(), types=()):
         return [row.group_id for row in share_groups.listed(
-            world.machine, set(states), set(types))]
+            world.state_machine, set(states), set(types))]
 
     assert listed() == listed(types=["share"]) == listed(("stable", "empty")) == ["g", "h"]
     assert listed(["stable"]) == ["g"] and listed(["empty"], ["share", "classic"]) == ["h"]
@@ -244,11 +244,11 @@ def test_groups_are_listed_by_state_and_type(world):
 
 def test_description_omits_deleted_topics(world):
     world.joined()
-    row = share_groups.described(world.machine, "g", {T: topic()})
+    row = share_groups.described(world.state_machine, "g", {T: topic()})
     member, = row.members
     assert (row.group_state, row.group_epoch, row.assignment_epoch) == ("Stable", 3, 3)
     assert [cell.topic_name for cell in member.assignment.topic_partitions] == ["t"]
-    row = share_groups.described(world.machine, "g", {})
+    row = share_groups.described(world.state_machine, "g", {})
     assert row.members[0].assignment.topic_partitions == []
-    assert share_groups.described(world.machine, "h", {}).error_code \
+    assert share_groups.described(world.state_machine, "h", {}).error_code \
         == ErrorCode.GROUP_ID_NOT_FOUND

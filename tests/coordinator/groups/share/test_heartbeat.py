@@ -26,8 +26,8 @@ class World:
 
     def __init__(self, obeyed=OBEYED):
         self.clock = Clock()
-        self.machine = GroupShard(LIMITS, self.clock, lambda: "id")
-        self.machine.loaded()
+        self.state_machine = GroupShard(LIMITS, self.clock, lambda: "id")
+        self.state_machine.loaded()
         self.topics = {"t": topic()}
         self.obeyed = obeyed
         self.log = []
@@ -35,7 +35,7 @@ class World:
 
     def beat(self, member="m", epoch=0, topics=("t",), rack=None, group="g"):
         answer = share_groups.heartbeat(
-            self.machine, messages.ShareGroupHeartbeatRequest(
+            self.state_machine, messages.ShareGroupHeartbeatRequest(
                 group_id=group, member_id=member, member_epoch=epoch, rack_id=rack,
                 subscribed_topic_names=None if topics is None else list(topics)),
             "client", "/host", self.topics, self.obeyed, None)
@@ -43,15 +43,15 @@ class World:
         return answer
 
     def settle(self):
-        self.log += self.machine.records
-        self.machine.records = []
-        self.asked += [message for _, message in self.machine.responses]
-        self.machine.responses = []
+        self.log += self.state_machine.records
+        self.state_machine.records = []
+        self.asked += [message for _, message in self.state_machine.responses]
+        self.state_machine.responses = []
 
     def initialize(self):
         for asked in self.asked:
             assert share_groups.initialized(
-                self.machine, asked.group_id, asked.partitions, {T: "t"}) == ErrorCode.NONE
+                self.state_machine, asked.group_id, asked.partitions, {T: "t"}) == ErrorCode.NONE
         self.asked = []
         self.settle()
 
@@ -62,11 +62,11 @@ class World:
         return self.beat(member, epoch, None).member_epoch
 
     def group(self):
-        return self.machine.shares["g"]
+        return self.state_machine.shares["g"]
 
     def run(self, ms):
         self.clock.ms += ms
-        self.machine.tick()
+        self.state_machine.tick()
         self.settle()
 
 
@@ -107,7 +107,7 @@ def test_failed_initialization_is_requested_again():
     world = World()
     epoch = world.beat().member_epoch
     asked = world.asked.pop()
-    share_groups.uninitialized(world.machine, "g", asked.partitions)
+    share_groups.uninitialized(world.state_machine, "g", asked.partitions)
     world.beat(epoch=epoch, topics=None)
     assert world.asked.pop().partitions == {T: [0, 1]}
     world.clock.ms += 1001
@@ -129,8 +129,8 @@ def test_deleted_topic_is_removed():
     world = World()
     epoch = world.joined()
     world.topics = {}
-    share_groups.forget_topics(world.machine, set())
-    assert world.machine.cleanups and not world.group().initialized
+    share_groups.forget_topics(world.state_machine, set())
+    assert world.state_machine.cleanups and not world.group().initialized
     assert assigned(world.beat(epoch=epoch, topics=None)) == {}
 
 
@@ -144,7 +144,7 @@ def test_wrong_members_are_rejected_and_nothing_changes():
     assert world.beat("n", -1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert world.beat(epoch=epoch + 1).error_code == ErrorCode.FENCED_MEMBER_EPOCH
     assert world.beat(epoch=epoch - 2).error_code == ErrorCode.FENCED_MEMBER_EPOCH
-    world.machine.find_or_make("classic")
+    world.state_machine.find_or_make("classic")
     assert world.beat(group="classic").error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert state(world.group()) == before
     world.beat("n")
@@ -219,14 +219,14 @@ def walked(world, random, epochs):
                         for name in random.choice(("t", "tu", "u"))}
     elif turn == 8:
         for asked in world.asked:
-            assert share_groups.uninitialized(world.machine, "g",
+            assert share_groups.uninitialized(world.state_machine, "g",
                                               asked.partitions) == ErrorCode.NONE
         world.asked = []
     elif turn == 9:
         world.run(random.choice((10, 100, 301)))
     else:
         for asked in world.asked:
-            share_groups.initialized(world.machine, "g", asked.partitions, {
+            share_groups.initialized(world.state_machine, "g", asked.partitions, {
                 row.id: row.name for row in world.topics.values()})
         world.asked = []
     world.settle()
@@ -236,9 +236,10 @@ def test_random_share_group_is_restored_from_its_log_and_reaches_the_target(rand
     for _ in range(30):
         world, epochs = World(), {}
         for _ in range(60):
-            before, length = world.machine.shares.get("g") and kept(world.group()), len(world.log)
+            before = world.state_machine.shares.get("g") and kept(world.group())
+            length = len(world.log)
             walked(world, random_source, epochs)
-            if "g" not in world.machine.shares:
+            if "g" not in world.state_machine.shares:
                 assert not world.log
                 continue
             group = world.group()
@@ -252,7 +253,7 @@ def test_random_share_group_is_restored_from_its_log_and_reaches_the_target(rand
                     assert set(indexes) <= group.initialized[id_].partitions
             assert set(group.target) <= set(group.members)
             assert group.state == ("Stable" if group.members else "Empty")
-        if "g" in world.machine.shares:
+        if "g" in world.state_machine.shares:
             other = GroupShard(LIMITS, Clock(), lambda: "id")
             loaded(other, world.log)
             assert kept(other.shares["g"]) == kept(world.group())
@@ -260,13 +261,13 @@ def test_random_share_group_is_restored_from_its_log_and_reaches_the_target(rand
 
 def test_group_is_described_and_listed():
     world = World(OBEYED._replace(members_max=3))
-    described = share_groups.described(world.machine, "g", {})
+    described = share_groups.described(world.state_machine, "g", {})
     assert (described.error_code, described.group_id) == (ErrorCode.GROUP_ID_NOT_FOUND, "g")
     epoch = world.joined()
     world.beat("n", rack="r")
     world.topics["u"] = topic("u", b"u" * 16)
     names = {row.id: row for row in world.topics.values()}
-    found = share_groups.described(world.machine, "g", names)
+    found = share_groups.described(world.state_machine, "g", names)
     assert (found.error_code, found.group_state, found.assignor_name) == (0, "Stable", "simple")
     assert (found.group_epoch, found.assignment_epoch) == (
         world.group().epoch, world.group().target_epoch)
@@ -278,29 +279,30 @@ def test_group_is_described_and_listed():
     assert (row.topic_id, row.topic_name, row.partitions) == (T, "t", [0, 1])
     assert (second.member_id, second.rack_id) == ("n", "r")
     # A deleted topic is not described.
-    assert not share_groups.described(world.machine, "g", {}).members[0].assignment.topic_partitions
+    member = share_groups.described(world.state_machine, "g", {}).members[0]
+    assert not member.assignment.topic_partitions
     for states, types, expected in ((set(), set(), 1), ({"stable"}, {"share"}, 1),
                                     ({"empty"}, set(), 0), (set(), {"classic"}, 0)):
-        rows = list(share_groups.listed(world.machine, states, types))
+        rows = list(share_groups.listed(world.state_machine, states, types))
         assert len(rows) == expected
         for row in rows:
             assert (row.group_id, row.protocol_type, row.group_state, row.group_type) == (
                 "g", "share", "Stable", "share")
     world.beat("m", -1)
     world.beat("n", -1)
-    [row] = share_groups.listed(world.machine, {"empty"}, set())
+    [row] = share_groups.listed(world.state_machine, {"empty"}, set())
     assert row.group_state == "Empty"
-    assert {name: count for name, count in world.machine.events.items() if count} == {
+    assert {name: count for name, count in world.state_machine.events.items() if count} == {
         "member_joined": 2, "member_left": 2, "rebalance": 5}
 
 
 def test_group_being_deleted_is_not_recreated():
     world = World()
-    world.machine.deleting.add("g")
+    world.state_machine.deleting.add("g")
     assert world.beat().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert "g" not in world.machine.shares
-    for call in (lambda: share_groups.initialized(world.machine, "h", {}, {}),
-                 lambda: share_groups.uninitialized(world.machine, "h", {})):
+    assert "g" not in world.state_machine.shares
+    for call in (lambda: share_groups.initialized(world.state_machine, "h", {}, {}),
+                 lambda: share_groups.uninitialized(world.state_machine, "h", {})):
         assert call() == ErrorCode.GROUP_ID_NOT_FOUND
 
 
@@ -342,9 +344,9 @@ def test_member_epoch_is_accepted_until_two_later_ones():
 def test_a_classic_member_cannot_join_a_share_group():
     world = World()
     world.beat()
-    world.machine.join(messages.JoinGroupRequest(
+    world.state_machine.join(messages.JoinGroupRequest(
         group_id="g", session_timeout_ms=1000, rebalance_timeout_ms=1000, member_id="",
         protocol_type="consumer", protocols=[messages.JoinGroupRequest.JoinGroupRequestProtocol(
             name="range", metadata=b"")]), 9, "c", "h", "token")
-    (_, answer), = world.machine.responses
+    (_, answer), = world.state_machine.responses
     assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL

@@ -14,22 +14,22 @@ U = b"u" * 16
 
 
 def altered(world, places, names=None, group="g"):
-    found = share_offsets.alter(world.machine, group, places, names or {T: "t"})
+    found = share_offsets.alter(world.state_machine, group, places, names or {T: "t"})
     world.settle()
     return found
 
 
 def begun(world, *names, group="g"):
-    found = share_offsets.begin_deletion(world.machine, group, names, world.topics)
+    found = share_offsets.begin_deletion(world.state_machine, group, names, world.topics)
     world.settle()
     return found
 
 
 def replayed(records):
     """Return the groups that records produce."""
-    machine = GroupShard(LIMITS, Clock(), lambda: "id")
-    loaded(machine, records)
-    return machine.shares
+    state_machine = GroupShard(LIMITS, Clock(), lambda: "id")
+    loaded(state_machine, records)
+    return state_machine.shares
 
 
 def left(world):
@@ -51,14 +51,14 @@ def test_altering_offsets_creates_a_missing_group():
 def test_empty_alteration_creates_no_group():
     world = World()
     assert altered(world, {}).fault == FINE
-    assert not world.machine.shares and not world.log
+    assert not world.state_machine.shares and not world.log
 
 
 def test_offsets_of_another_group_type_are_not_altered():
     world = World()
-    world.machine.find_or_make("g")
+    world.state_machine.find_or_make("g")
     assert altered(world, {T: [0]}).fault.error == ErrorCode.GROUP_ID_NOT_FOUND
-    assert "g" not in world.machine.shares
+    assert "g" not in world.state_machine.shares
 
 
 def test_offsets_of_a_group_with_members_are_not_altered_or_deleted():
@@ -68,8 +68,8 @@ def test_offsets_of_a_group_with_members_are_not_altered_or_deleted():
     assert altered(world, {T: [0]}).fault.error == ErrorCode.NON_EMPTY_GROUP
     assert begun(world, "t").fault.error == ErrorCode.NON_EMPTY_GROUP
     assert share_offsets.begin_group_deletion(
-        world.machine, "g", {T: topic()}).fault.error == ErrorCode.NON_EMPTY_GROUP
-    assert share_offsets.delete_group(world.machine, "g") == ErrorCode.NON_EMPTY_GROUP
+        world.state_machine, "g", {T: topic()}).fault.error == ErrorCode.NON_EMPTY_GROUP
+    assert share_offsets.delete_group(world.state_machine, "g") == ErrorCode.NON_EMPTY_GROUP
     world.settle()
     assert world.log == before
 
@@ -81,7 +81,7 @@ def test_a_deletion_is_recorded_before_and_after_the_states_go():
     assert found.partitions == {T: [0, 1]}
     assert found.refused["none"].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert T in world.group().deleting and T not in world.group().initialized
-    assert share_offsets.deleted(world.machine, "g", [T]) == ErrorCode.NONE
+    assert share_offsets.deleted(world.state_machine, "g", [T]) == ErrorCode.NONE
     assert not world.group().deleting
     assert begun(world, "t").refused["t"].text == share_offsets.NOTHING_TEXT
 
@@ -110,21 +110,21 @@ def test_group_deletion_removes_all_its_share_partitions():
     altered(world, {U: [0]}, {U: "u"})
     begun(world, "t")
     found = share_offsets.begin_group_deletion(
-        world.machine, "g", {T: topic(), U: world.topics["u"]})
+        world.state_machine, "g", {T: topic(), U: world.topics["u"]})
     assert found.partitions == {T: [0, 1], U: [0]}
-    assert share_offsets.delete_group(world.machine, "g") == ErrorCode.NONE
+    assert share_offsets.delete_group(world.state_machine, "g") == ErrorCode.NONE
     world.settle()
-    assert not world.machine.shares
-    assert share_offsets.delete_group(world.machine, "g") == ErrorCode.GROUP_ID_NOT_FOUND
+    assert not world.state_machine.shares
+    assert share_offsets.delete_group(world.state_machine, "g") == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_the_records_of_a_deleted_group_leave_none():
     world = World()
     left(world)
-    share_offsets.begin_group_deletion(world.machine, "g", {T: topic()})
+    share_offsets.begin_group_deletion(world.state_machine, "g", {T: topic()})
     world.settle()
     half = list(world.log)
-    share_offsets.delete_group(world.machine, "g")
+    share_offsets.delete_group(world.state_machine, "g")
     world.settle()
     assert replayed(half)["g"].deleting == {T: "t"}
     assert not replayed(world.log)

@@ -28,15 +28,16 @@ class Walk(World):
 
     def settle(self):
         super().settle()
-        changed, self.machine.changed = self.machine.changed, set()
-        for rows in self.kept.rows(self.machine, changed):
+        changed, self.state_machine.changed = self.state_machine.changed, set()
+        for rows in self.kept.rows(self.state_machine, changed):
             self.kept.write(rows, None)
 
-    def facts(self, machine):
-        return {id_: dict(share_group.records_of(group)) for id_, group in machine.shares.items()}
+    def facts(self, state_machine):
+        return {id_: dict(share_group.records_of(group)) for id_,
+                group in state_machine.shares.items()}
 
     def check(self):
-        wanted = self.facts(self.machine)
+        wanted = self.facts(self.state_machine)
         replayed = GroupShard(LIMITS, self.clock, str)
         for key, value in self.log:
             replayed.replay(key, value)
@@ -76,9 +77,9 @@ class Walk(World):
         names = {row.id: name for name, row in self.topics.items()}
         for one in asked:
             if self.source.random() < 0.8:
-                share_heartbeat.initialized(self.machine, one.group_id, one.partitions, names)
+                share_heartbeat.initialized(self.state_machine, one.group_id, one.partitions, names)
             else:
-                share_heartbeat.uninitialized(self.machine, one.group_id, one.partitions)
+                share_heartbeat.uninitialized(self.state_machine, one.group_id, one.partitions)
         self.settle()
 
     def change_topics(self):
@@ -91,14 +92,14 @@ class Walk(World):
             topics[name] = topic(name, self.source.randbytes(16) if known is None else known.id,
                                  1 if known is None else len(known.partitions) + 1)
         self.topics = topics
-        share_heartbeat.forget_topics(self.machine, {row.id for row in topics.values()})
+        share_heartbeat.forget_topics(self.state_machine, {row.id for row in topics.values()})
         self.settle()
 
     def restart(self):
-        self.machine = GroupShard(LIMITS, self.clock, str)
+        self.state_machine = GroupShard(LIMITS, self.clock, str)
         for key, value in self.log:
-            self.machine.replay(key, value)
-        self.machine.loaded()
+            self.state_machine.replay(key, value)
+        self.state_machine.loaded()
         self.kept.clear()
         self.asked = []
         self.settle()
@@ -109,7 +110,7 @@ class Walk(World):
             for member in MEMBERS:
                 self.act(member, changes=0)
             for one in self.asked:
-                share_heartbeat.initialized(self.machine, one.group_id, one.partitions, {
+                share_heartbeat.initialized(self.state_machine, one.group_id, one.partitions, {
                     row.id: name for name, row in self.topics.items()})
             self.asked = []
             self.settle()
@@ -147,10 +148,10 @@ def test_a_change_that_has_no_record_is_found(store, monkeypatch):
     record = share_heartbeat._record
     count = [0]
 
-    def forgetful(machine, group, row):
+    def forgetful(state_machine, group, row):
         count[0] += 1
         if count[0] % 7:
-            record(machine, group, row)
+            record(state_machine, group, row)
 
     monkeypatch.setattr(share_heartbeat, "_record", forgetful)
     with pytest.raises((AssertionError, KeyError)):

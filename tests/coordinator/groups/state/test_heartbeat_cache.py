@@ -59,34 +59,34 @@ class Machine:
 
 
 @pytest.fixture
-def machine():
+def state_machine():
     return Machine()
 
 
 @pytest.fixture
-def resting(machine):
+def resting(state_machine):
     """Return a machine whose member "a" is stable in epoch 2."""
-    machine.join("a")
-    machine.run(AT_REST_MS)
-    return machine
+    state_machine.join("a")
+    state_machine.run(AT_REST_MS)
+    return state_machine
 
 
-def is_open(repeat: Repeat, machine: Machine) -> bool:
-    return machine.groups.clock.ms < repeat.until_ms
+def is_open(repeat: Repeat, state_machine: Machine) -> bool:
+    return state_machine.groups.clock.ms < repeat.until_ms
 
 
-def test_only_unchanged_heartbeats_are_answered_from_the_cache(machine):
-    assert not is_open(machine.join("a"), machine), "it wrote records"
-    machine.run(1000)
-    assert is_open(machine.beat("a", 2), machine)
+def test_only_unchanged_heartbeats_are_answered_from_the_cache(state_machine):
+    assert not is_open(state_machine.join("a"), state_machine), "it wrote records"
+    state_machine.run(1000)
+    assert is_open(state_machine.beat("a", 2), state_machine)
 
 
-def test_cached_response_is_valid_until_the_interval_would_change(machine):
-    machine.join("a")
-    machine.run(1000)
-    assert machine.beat("a", 2).until_ms == machine.groups.clock.ms + AT_REST_MS - 1000
-    machine.run(AT_REST_MS - 1000)
-    assert machine.beat("a", 2).until_ms == machine.groups.groups["g"].refresh_ms
+def test_cached_response_is_valid_until_the_interval_would_change(state_machine):
+    state_machine.join("a")
+    state_machine.run(1000)
+    assert state_machine.beat("a", 2).until_ms == state_machine.groups.clock.ms + AT_REST_MS - 1000
+    state_machine.run(AT_REST_MS - 1000)
+    assert state_machine.beat("a", 2).until_ms == state_machine.groups.groups["g"].refresh_ms
 
 
 def test_repeated_known_fields_are_answered_from_the_cache(resting):
@@ -97,14 +97,14 @@ def test_repeated_known_fields_are_answered_from_the_cache(resting):
     assert is_open(again, resting) and not is_open(first, resting), "a member has one"
 
 
-def test_member_with_an_expression_is_not_cached(machine):
+def test_member_with_an_expression_is_not_cached(state_machine):
     for _ in range(2):
-        machine.beat("a", 0, topic_partitions=[], rebalance_timeout_ms=1000,
+        state_machine.beat("a", 0, topic_partitions=[], rebalance_timeout_ms=1000,
                      subscribed_topic_regex="t.*")
-        machine.run(AT_REST_MS)
-    epoch = machine.groups.groups["g"].members["a"].epoch
-    assert not is_open(machine.beat("a", epoch), machine)
-    assert not is_open(machine.beat("a", epoch, topic_partitions=[]), machine)
+        state_machine.run(AT_REST_MS)
+    epoch = state_machine.groups.groups["g"].members["a"].epoch
+    assert not is_open(state_machine.beat("a", epoch), state_machine)
+    assert not is_open(state_machine.beat("a", epoch, topic_partitions=[]), state_machine)
 
 
 def test_group_change_invalidates_cached_responses(resting):

@@ -56,117 +56,117 @@ class Streams(streams.Machine, Consumers):
 
 
 @pytest.fixture(params=[Consumers, Streams])
-def machine(request):
+def store(request):
     made = request.param()
     made.join("a")
     return made
 
 
-def counted(machine):
-    return {name: machine.groups.events[name] for name in (
+def counted(store):
+    return {name: store.groups.events[name] for name in (
         "member_joined", "member_left", "member_expired", "rebalance")}
 
 
-def test_rebalance_of_the_first_member_ends_immediately(machine):
-    assert machine.causes() == [[(rebalances.JOINED, "a")]]
-    assert counted(machine) == {
+def test_rebalance_of_the_first_member_ends_immediately(store):
+    assert store.causes() == [[(rebalances.JOINED, "a")]]
+    assert counted(store) == {
         "member_joined": 1, "member_left": 0, "member_expired": 0, "rebalance": 1}
 
 
-def test_rebalance_lasts_until_the_second_member_has_its_partitions(machine):
-    machine.causes()
-    machine.join("b")
-    machine.again("a")
-    assert machine.causes() == []
-    machine.groups.clock.ms += 30
-    machine.lets_go("a")
-    machine.again("b")
-    entry, = machine.heard
-    assert machine.causes() == [[(rebalances.JOINED, "b")]]
+def test_rebalance_lasts_until_the_second_member_has_its_partitions(store):
+    store.causes()
+    store.join("b")
+    store.again("a")
+    assert store.causes() == []
+    store.groups.clock.ms += 30
+    store.lets_go("a")
+    store.again("b")
+    entry, = store.heard
+    assert store.causes() == [[(rebalances.JOINED, "b")]]
     # "b" had no work since it joined, "a" always had some.
     assert [(row["member_id"], row["stopped_ms"]) for row in entry["stopped"]] == [("b", 30)]
     assert (entry["took_ms"], entry["members"], entry["stopped_ms"]) == (30, 2, 30)
-    assert counted(machine)["rebalance"] == 2
+    assert counted(store)["rebalance"] == 2
 
 
-def test_leaving_member_is_counted_once_and_is_the_cause(machine):
-    machine.join("b")
-    machine.causes()
-    machine.beat("b", -1)
-    machine.again("a")
-    assert machine.causes()[-1][-1] == (rebalances.LEFT, "b")
-    assert counted(machine) == {
+def test_leaving_member_is_counted_once_and_is_the_cause(store):
+    store.join("b")
+    store.causes()
+    store.beat("b", -1)
+    store.again("a")
+    assert store.causes()[-1][-1] == (rebalances.LEFT, "b")
+    assert counted(store) == {
         "member_joined": 2, "member_left": 1, "member_expired": 0, "rebalance": 3}
-    assert ("g", ("b",)) in machine.groups.changed
+    assert ("g", ("b",)) in store.groups.changed
 
 
-def test_silent_member_is_counted_once_and_is_the_cause(machine):
-    machine.causes()
-    machine.run(machine.session_ms)
-    assert machine.causes() == [[(rebalances.EXPIRED, "a")]]
-    assert counted(machine) == {
+def test_silent_member_is_counted_once_and_is_the_cause(store):
+    store.causes()
+    store.run(store.session_ms)
+    assert store.causes() == [[(rebalances.EXPIRED, "a")]]
+    assert counted(store) == {
         "member_joined": 1, "member_left": 0, "member_expired": 1, "rebalance": 2}
 
 
-def test_member_that_does_not_revoke_in_time_is_the_cause(machine):
-    if isinstance(machine, Streams):
-        machine.again("a", rebalance_timeout_ms=100)
-    machine.join("b")
-    machine.causes()
-    machine.again("a")
-    machine.run(machine.group.members["a"].rebalance_ms)
-    machine.again("b")
-    assert machine.causes() == [
+def test_member_that_does_not_revoke_in_time_is_the_cause(store):
+    if isinstance(store, Streams):
+        store.again("a", rebalance_timeout_ms=100)
+    store.join("b")
+    store.causes()
+    store.again("a")
+    store.run(store.group.members["a"].rebalance_ms)
+    store.again("b")
+    assert store.causes() == [
         [(rebalances.JOINED, "b"), (rebalances.NOT_REVOKED, "a")]]
-    assert counted(machine)["member_expired"] == 1
+    assert counted(store)["member_expired"] == 1
 
 
-def test_member_that_revoked_in_time_does_not_expire(machine):
-    machine.join("b")
-    machine.again("a")
-    machine.lets_go("a")
+def test_member_that_revoked_in_time_does_not_expire(store):
+    store.join("b")
+    store.again("a")
+    store.lets_go("a")
     for _ in range(4):
-        machine.run(machine.group.members["a"].rebalance_ms // 4 + 1)
-        machine.again("a")
-        machine.again("b")
-    assert counted(machine)["member_expired"] == 0 and len(machine.group.members) == 2
+        store.run(store.group.members["a"].rebalance_ms // 4 + 1)
+        store.again("a")
+        store.again("b")
+    assert counted(store)["member_expired"] == 0 and len(store.group.members) == 2
 
 
-def test_departed_member_does_not_time_out_later(machine):
-    machine.join("b")
-    machine.again("a")
-    machine.beat("a", -1)
-    machine.run(machine.session_ms - 1)
-    assert list(machine.group.members) == ["b"] and counted(machine)["member_expired"] == 0
-    machine.join("a")
-    machine.run(1)
+def test_departed_member_does_not_time_out_later(store):
+    store.join("b")
+    store.again("a")
+    store.beat("a", -1)
+    store.run(store.session_ms - 1)
+    assert list(store.group.members) == ["b"] and counted(store)["member_expired"] == 0
+    store.join("a")
+    store.run(1)
     # The returned member has a new session.
-    assert list(machine.group.members) == ["a"] and counted(machine)["member_expired"] == 1
+    assert list(store.group.members) == ["a"] and counted(store)["member_expired"] == 1
 
 
-def test_changed_subscription_is_a_cause_but_not_a_join(machine):
-    machine.causes()
-    if isinstance(machine, Streams):
-        machine.again("a", rack_id="r")
+def test_changed_subscription_is_a_cause_but_not_a_join(store):
+    store.causes()
+    if isinstance(store, Streams):
+        store.again("a", rack_id="r")
     else:
-        machine.again("a", subscribed_topic_names=["u"])
-        machine.again("a", topic_partitions=[])
-    assert machine.causes() == [[(rebalances.SUBSCRIBED, "a")]]
-    assert counted(machine)["member_joined"] == 1 and counted(machine)["rebalance"] == 2
+        store.again("a", subscribed_topic_names=["u"])
+        store.again("a", topic_partitions=[])
+    assert store.causes() == [[(rebalances.SUBSCRIBED, "a")]]
+    assert counted(store)["member_joined"] == 1 and counted(store)["rebalance"] == 2
 
 
 def test_topics_that_change_are_a_cause_without_a_member():
-    machine = Streams()
-    machine.join("a")
-    machine.causes()
-    machine.set_topics({SOURCE: 1, REPARTITION: 1, CHANGELOG: 1})
-    machine.again("a")
-    machine.lets_go("a")
-    assert machine.causes() == [[(rebalances.TOPICS, None)]]
+    store = Streams()
+    store.join("a")
+    store.causes()
+    store.set_topics({SOURCE: 1, REPARTITION: 1, CHANGELOG: 1})
+    store.again("a")
+    store.lets_go("a")
+    assert store.causes() == [[(rebalances.TOPICS, None)]]
 
 
 def test_fields_sent_with_a_join_are_no_separate_cause():
     """Topics and configuration are new to a group whose first member joins."""
-    machine = Streams()
-    machine.join("a")
-    assert machine.causes() == [[(rebalances.JOINED, "a")]]
+    store = Streams()
+    store.join("a")
+    assert store.causes() == [[(rebalances.JOINED, "a")]]

@@ -21,19 +21,20 @@ from tests.coordinator.world import Clock
 
 
 def classic():
-    machine = Classic()
-    machine.told = []
-    machine.groups.rebalances = rebalance_tracker.Rebalances(machine.clock, machine.told.append)
-    return machine
+    store = Classic()
+    store.told = []
+    store.groups.rebalances = rebalance_tracker.Rebalances(store.clock,
+                                                                   store.told.append)
+    return store
 
 
 def consumers():
     told = []
-    machine = Consumers(groups=GroupShard(
+    store = Consumers(groups=GroupShard(
         LIMITS, Clock(), str, image=lambda: IMAGE, over=told.append))
-    machine.groups.loaded()
-    machine.told = told
-    return machine
+    store.groups.loaded()
+    store.told = told
+    return store
 
 
 def causes(rebalance) -> list:
@@ -43,18 +44,18 @@ def causes(rebalance) -> list:
 # ---- the classic protocol -----------------------------------------------------------------------
 
 def test_first_rebalance_names_joined_members_and_their_waits():
-    machine = classic()
-    machine.join("a")
-    machine.run(5)
-    machine.join("b")
-    machine.run(100).run(100).run(100)
-    assert machine.told == []
-    first = machine.answers["a"]
-    second = machine.answers["b"]
-    machine.sync("a syncs", first.member_id, 1)
-    machine.run(7)
-    machine.sync("b syncs", second.member_id, 1)
-    [told] = machine.told
+    store = classic()
+    store.join("a")
+    store.run(5)
+    store.join("b")
+    store.run(100).run(100).run(100)
+    assert store.told == []
+    first = store.answers["a"]
+    second = store.answers["b"]
+    store.sync("a syncs", first.member_id, 1)
+    store.run(7)
+    store.sync("b syncs", second.member_id, 1)
+    [told] = store.told
     assert causes(told) == [("joined", first.member_id), ("joined", second.member_id)]
     assert [row["after_ms"] for row in told["causes"]] == [0, 5]
     assert (told["took_ms"], told["generation"], told["members"]) == (312, 1, 2)
@@ -66,98 +67,98 @@ def test_first_rebalance_names_joined_members_and_their_waits():
 
 
 def test_expired_member_is_the_cause_of_a_rejoin():
-    machine = classic()
-    a, b = machine.stable("a", "b")
-    machine.told.clear()
-    machine.run(999)
-    machine.heartbeat(a, 1)
-    machine.run(1)
-    machine.run(50)
-    machine.join("again", a)
-    machine.sync("last", a, 2)
-    [told] = machine.told
+    store = classic()
+    a, b = store.stable("a", "b")
+    store.told.clear()
+    store.run(999)
+    store.heartbeat(a, 1)
+    store.run(1)
+    store.run(50)
+    store.join("again", a)
+    store.sync("last", a, 2)
+    [told] = store.told
     assert causes(told) == [("session_expired", b)]
     assert (told["took_ms"], told["members"], told["generation"]) == (50, 1, 2)
     assert [(row["member_id"], row["stopped_ms"]) for row in told["stopped"]] == [(a, 0)]
 
 
 def test_leaving_and_rejoining_members_may_give_a_reason():
-    machine = classic()
-    a, b = machine.stable("a", "b")
-    machine.told.clear()
-    machine.groups.leave("g", [(b, None, "the consumer is being closed")])
-    machine.settle()
-    machine.join("again", a)
-    machine.sync("last", a, 2)
-    assert [row["reason"] for row in machine.told[0]["causes"]] == ["the consumer is being closed"]
+    store = classic()
+    a, b = store.stable("a", "b")
+    store.told.clear()
+    store.groups.leave("g", [(b, None, "the consumer is being closed")])
+    store.settle()
+    store.join("again", a)
+    store.sync("last", a, 2)
+    assert [row["reason"] for row in store.told[0]["causes"]] == ["the consumer is being closed"]
     new = messages.JoinGroupRequest
-    machine.groups.join(new(
+    store.groups.join(new(
         group_id="g", session_timeout_ms=1000, rebalance_timeout_ms=500, member_id=a,
         protocol_type="consumer", reason="r" * 300,
         protocols=[new.JoinGroupRequestProtocol(name="range", metadata=b"new")]),
         9, "client", "/host", "third")
-    machine.settle()
-    machine.sync("third sync", a, 3)
-    assert causes(machine.told[1]) == [("rejoined", a)]
-    assert machine.told[1]["causes"][0]["reason"] == "r" * rebalance_tracker.REASON_MAX
+    store.settle()
+    store.sync("third sync", a, 3)
+    assert causes(store.told[1]) == [("rejoined", a)]
+    assert store.told[1]["causes"][0]["reason"] == "r" * rebalance_tracker.REASON_MAX
 
 
 @pytest.mark.parametrize("joins", (False, True))
 def test_delaying_member_is_named(joins):
-    machine = classic()
-    a, b = machine.stable("a", "b")
-    machine.told.clear()
-    machine.join("a again", a, protocols=(("range", b"other"),))
+    store = classic()
+    a, b = store.stable("a", "b")
+    store.told.clear()
+    store.join("a again", a, protocols=(("range", b"other"),))
     if joins:
-        machine.join("b again", b)
-        machine.sync("a syncs again", a, 2)
+        store.join("b again", b)
+        store.sync("a syncs again", a, 2)
     for _ in range(5):
-        machine.heartbeat(a, machine.group.generation)
-        machine.heartbeat(b, machine.group.generation)
-        machine.run(100)
+        store.heartbeat(a, store.group.generation)
+        store.heartbeat(b, store.group.generation)
+        store.run(100)
     if joins:
-        machine.join("a once more", a)
-    machine.sync("last", a, machine.group.generation)
-    [told] = machine.told
+        store.join("a once more", a)
+    store.sync("last", a, store.group.generation)
+    [told] = store.told
     assert causes(told) == [("rejoined", a), ("sync_timeout" if joins else "rejoin_timeout", b)]
     assert (told["took_ms"], told["members"]) == (500, 1)
 
 
 def test_rebalance_ends_when_all_members_left():
-    machine = classic()
-    [a] = machine.stable("a")
-    machine.told.clear()
-    machine.groups.leave("g", [(a, None)])
-    machine.settle()
-    [told] = machine.told
+    store = classic()
+    [a] = store.stable("a")
+    store.told.clear()
+    store.groups.leave("g", [(a, None)])
+    store.settle()
+    [told] = store.told
     assert (causes(told), told["members"], told["stopped"]) == ([("left", a)], 0, [])
 
 
 def test_returning_instance_is_a_cause_only_if_it_triggers_a_rebalance():
-    machine = classic()
+    store = classic()
     both = (("range", b""), ("roundrobin", b""))
-    machine.join("a", instance="i", protocols=both)
-    machine.run(100).run(100)
-    machine.sync("a syncs", machine.answers["a"].member_id, 1)
-    machine.told.clear()
-    machine.join("back", instance="i", protocols=both)
-    machine.sync("back syncs", machine.answers["back"].member_id, 1)
-    assert machine.told == []
-    machine.join("other", instance="i", protocols=(("roundrobin", b""),))
-    machine.sync("other syncs", machine.answers["other"].member_id, 2)
-    assert [cause for cause, _ in causes(machine.told[0])] == ["instance_replaced"]
+    store.join("a", instance="i", protocols=both)
+    store.run(100).run(100)
+    store.sync("a syncs", store.answers["a"].member_id, 1)
+    store.told.clear()
+    store.join("back", instance="i", protocols=both)
+    store.sync("back syncs", store.answers["back"].member_id, 1)
+    assert store.told == []
+    store.join("other", instance="i", protocols=(("roundrobin", b""),))
+    store.sync("other syncs", store.answers["other"].member_id, 2)
+    assert [cause for cause, _ in causes(store.told[0])] == ["instance_replaced"]
 
 
 def test_causes_and_members_are_limited_and_the_rest_counted():
-    machine = classic()
-    machine.groups.limits = LIMITS._replace(members_max=1000)
+    store = classic()
+    store.groups.limits = LIMITS._replace(members_max=1000)
     for number in range(30):
-        machine.join(number)
-    while 0 not in machine.answers:
-        machine.run(100)
+        store.join(number)
+    while 0 not in store.answers:
+        store.run(100)
     for number in range(30):
-        machine.sync(f"{number} syncs", machine.answers[number].member_id, 1)
-    [told] = machine.told
+        store.sync(f"{number} syncs", store.answers[number].member_id, 1)
+    [told] = store.told
     assert (len(told["causes"]), told["causes_left_out"]) == (rebalance_tracker.CAUSES_MAX, 10)
     assert (len(told["stopped"]), told["stopped_left_out"]) == (rebalance_tracker.MEMBERS_MAX, 10)
     assert "and 29 more" in rebalance_tracker.sentence(told)
@@ -166,18 +167,18 @@ def test_causes_and_members_are_limited_and_the_rest_counted():
 # ---- consumer groups ----------------------------------------------------------------------------
 
 def test_rebalance_of_a_consumer_group_ends_when_all_members_reach_its_epoch():
-    machine = consumers()
-    machine.join("a")
-    assert [(causes(told), told["took_ms"]) for told in machine.told] == [([("joined", "a")], 0)]
-    machine.join("b")
-    machine.run(30)
-    machine.beat("a", 2)  # It receives the partitions to revoke.
-    machine.run(40)
-    machine.beat("a", 2, topic_partitions=[_owns(T.id, (0, 1))])
-    assert len(machine.told) == 1
-    machine.run(5)
-    machine.beat("b", 3)
-    told = machine.told[1]
+    store = consumers()
+    store.join("a")
+    assert [(causes(told), told["took_ms"]) for told in store.told] == [([("joined", "a")], 0)]
+    store.join("b")
+    store.run(30)
+    store.beat("a", 2)  # It receives the partitions to revoke.
+    store.run(40)
+    store.beat("a", 2, topic_partitions=[_owns(T.id, (0, 1))])
+    assert len(store.told) == 1
+    store.run(5)
+    store.beat("b", 3)
+    told = store.told[1]
     assert causes(told) == [("joined", "b")] and told["type"] == "consumer"
     assert (told["took_ms"], told["generation"], told["members"]) == (75, 3, 2)
     # A member that keeps some of its partitions does not stop.
@@ -205,51 +206,51 @@ def test_joins_do_not_scan_all_members():
 
 
 def test_sessions_subscriptions_and_topics_are_distinguished():
-    machine = consumers()
-    machine.join("a")
-    machine.join("b", topics=("u",))
-    machine.beat("a", 2)
-    machine.told.clear()
-    machine.beat("a", 3, subscribed_topic_names=["t", "u"])
-    machine.beat("a", 4)
-    machine.beat("b", 3)
-    machine.beat("b", 3, topic_partitions=[_owns(IMAGE.topics["u"].id, (0, 1))])
-    machine.beat("a", 4)
-    assert causes(machine.told[0])[0] == ("subscription_changed", "a")
+    store = consumers()
+    store.join("a")
+    store.join("b", topics=("u",))
+    store.beat("a", 2)
+    store.told.clear()
+    store.beat("a", 3, subscribed_topic_names=["t", "u"])
+    store.beat("a", 4)
+    store.beat("b", 3)
+    store.beat("b", 3, topic_partitions=[_owns(IMAGE.topics["u"].id, (0, 1))])
+    store.beat("a", 4)
+    assert causes(store.told[0])[0] == ("subscription_changed", "a")
     grown = Topic("t", T.id, T.partitions + T.partitions)
-    machine.groups.image = lambda: Image(topics={"t": grown}, topics_by_id={T.id: grown}, offset=6)
-    target_assignment.topics_changed(machine.groups, {"t"})
-    machine.told.clear()
-    machine.run(SESSION_MS)
-    assert {row[0] for told in machine.told for row in causes(told)} == {"session_expired"}
-    assert machine.told[-1]["members"] == 0
+    store.groups.image = lambda: Image(topics={"t": grown}, topics_by_id={T.id: grown}, offset=6)
+    target_assignment.topics_changed(store.groups, {"t"})
+    store.told.clear()
+    store.run(SESSION_MS)
+    assert {row[0] for told in store.told for row in causes(told)} == {"session_expired"}
+    assert store.told[-1]["members"] == 0
 
 
 def test_a_topic_that_grows_is_a_cause_without_a_member():
-    machine = consumers()
-    machine.join("a")
-    machine.told.clear()
+    store = consumers()
+    store.join("a")
+    store.told.clear()
     grown = Topic("t", T.id, T.partitions + T.partitions)
-    machine.groups.image = lambda: Image(topics={"t": grown}, topics_by_id={T.id: grown}, offset=6)
-    target_assignment.topics_changed(machine.groups, {"t"})
-    machine.beat("a", 2)
-    [told] = machine.told
+    store.groups.image = lambda: Image(topics={"t": grown}, topics_by_id={T.id: grown}, offset=6)
+    target_assignment.topics_changed(store.groups, {"t"})
+    store.beat("a", 2)
+    [told] = store.told
     assert causes(told) == [("topics_changed", None)]
     assert rebalance_tracker.sentence(told) == "its topics changed; no member stopped consuming"
 
 
 def test_member_that_does_not_revoke_or_leaves_is_named():
-    machine = consumers()
-    machine.join("a")
-    machine.join("b")
-    machine.beat("a", 2)
-    machine.told.clear()
-    machine.run(1000)
-    machine.beat("b", 3)
-    assert causes(machine.told[0]) == [("joined", "b"), ("revocation_timeout", "a")]
-    assert machine.told[0]["stopped_ms"] == 1000
-    machine.beat("b", -1)
-    assert (causes(machine.told[1]), machine.told[1]["members"]) == ([("left", "b")], 0)
+    store = consumers()
+    store.join("a")
+    store.join("b")
+    store.beat("a", 2)
+    store.told.clear()
+    store.run(1000)
+    store.beat("b", 3)
+    assert causes(store.told[0]) == [("joined", "b"), ("revocation_timeout", "a")]
+    assert store.told[0]["stopped_ms"] == 1000
+    store.beat("b", -1)
+    assert (causes(store.told[1]), store.told[1]["members"]) == ([("left", "b")], 0)
 
 
 def _owns(topic_id, partitions):

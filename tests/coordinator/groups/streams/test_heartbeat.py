@@ -86,177 +86,177 @@ class Machine:
 
 
 @pytest.fixture
-def machine():
+def state_machine():
     return Machine()
 
 
 ALL = {(id_, index) for id_ in "01" for index in range(2)}
 
 
-def test_first_member_gets_all_tasks(machine):
-    answer = machine.join("a")
+def test_first_member_gets_all_tasks(state_machine):
+    answer = state_machine.join("a")
     assert (answer.error_code, answer.member_epoch, codes(answer)) == (0, 2, [])
     assert told(answer) == (ALL, set())
-    assert machine.group.state == "Stable"
+    assert state_machine.group.state == "Stable"
 
 
-def test_tasks_move_after_they_are_revoked(machine):
-    machine.join("a")
-    answer = machine.join("b")
+def test_tasks_move_after_they_are_revoked(state_machine):
+    state_machine.join("a")
+    answer = state_machine.join("b")
     assert (told(answer), answer.member_epoch) == ((set(), set()), 3)
-    assert machine.group.state == "Reconciling"
-    answer = machine.beat("a", 2)
+    assert state_machine.group.state == "Reconciling"
+    answer = state_machine.beat("a", 2)
     kept, _ = told(answer)
     assert len(kept) == 2 and answer.member_epoch == 2
-    assert told(machine.beat("b", 3)) is None
+    assert told(state_machine.beat("b", 3)) is None
     owned = {id_: {index for one, index in kept if one == id_} for id_ in "01"}
-    assert machine.full("a", 2, owned).member_epoch == 3
-    assert told(machine.beat("b", 3)) == (ALL - kept, set())
-    assert machine.group.state == "Stable"
+    assert state_machine.full("a", 2, owned).member_epoch == 3
+    assert told(state_machine.beat("b", 3)) == (ALL - kept, set())
+    assert state_machine.group.state == "Stable"
 
 
-def test_a_heartbeat_that_changes_nothing_writes_nothing(machine, monkeypatch):
-    epoch = machine.join("a").member_epoch
-    machine.groups.records.clear()
+def test_a_heartbeat_that_changes_nothing_writes_nothing(state_machine, monkeypatch):
+    epoch = state_machine.join("a").member_epoch
+    state_machine.groups.records.clear()
     for name in ("_assign", "_next_epoch"):
         monkeypatch.setattr(streams_heartbeat, name, None)
     monkeypatch.setattr(streams_topology, "configure", None)
-    assert told(machine.beat("a", epoch)) is None
-    assert machine.groups.records == []
+    assert told(state_machine.beat("a", epoch)) is None
+    assert state_machine.groups.records == []
 
 
 def test_missing_topics_are_reported_and_internal_ones_requested():
-    machine = Machine({})
-    answer = machine.join("a")
-    assert (codes(answer), machine.missing, told(answer)) == ([NO_SOURCE], (), (set(), set()))
-    assert machine.group.state == "NotReady"
-    machine.set_topics({SOURCE: 3})
-    assert codes(machine.beat("a", answer.member_epoch)) == [NO_INTERNAL]
-    assert {(row.name, row.partitions, row.factor) for row in machine.missing} == {
+    state_machine = Machine({})
+    answer = state_machine.join("a")
+    assert (codes(answer), state_machine.missing, told(answer)) == ([NO_SOURCE], (), (set(), set()))
+    assert state_machine.group.state == "NotReady"
+    state_machine.set_topics({SOURCE: 3})
+    assert codes(state_machine.beat("a", answer.member_epoch)) == [NO_INTERNAL]
+    assert {(row.name, row.partitions, row.factor) for row in state_machine.missing} == {
         (REPARTITION, 3, -1), (CHANGELOG, 3, -1)}
-    machine.set_topics({SOURCE: 3, REPARTITION: 3, CHANGELOG: 3})
-    answer = machine.beat("a", machine.group.members["a"].epoch)
-    assert codes(answer) == [] and machine.missing == ()
-    assert len(told(answer)[0]) == 6 and machine.group.state == "Stable"
+    state_machine.set_topics({SOURCE: 3, REPARTITION: 3, CHANGELOG: 3})
+    answer = state_machine.beat("a", state_machine.group.members["a"].epoch)
+    assert codes(answer) == [] and state_machine.missing == ()
+    assert len(told(answer)[0]) == 6 and state_machine.group.state == "Stable"
 
 
 def test_internal_topics_with_other_partitions_stop_the_group():
-    machine = Machine({SOURCE: 3, REPARTITION: 2, CHANGELOG: 3})
-    assert codes(machine.join("a")) == [WRONG]
-    assert machine.missing == ()
+    state_machine = Machine({SOURCE: 3, REPARTITION: 2, CHANGELOG: 3})
+    assert codes(state_machine.join("a")) == [WRONG]
+    assert state_machine.missing == ()
 
 
-def test_tasks_are_revoked_when_their_topic_is_deleted(machine):
-    epoch = machine.join("a").member_epoch
-    machine.set_topics({REPARTITION: 2, CHANGELOG: 2})
-    target_assignment.topics_changed(machine.groups, {SOURCE})
-    answer = machine.beat("a", epoch)
+def test_tasks_are_revoked_when_their_topic_is_deleted(state_machine):
+    epoch = state_machine.join("a").member_epoch
+    state_machine.set_topics({REPARTITION: 2, CHANGELOG: 2})
+    target_assignment.topics_changed(state_machine.groups, {SOURCE})
+    answer = state_machine.beat("a", epoch)
     assert (codes(answer), told(answer)) == ([NO_SOURCE], (set(), set()))
 
 
 def test_no_task_is_assigned_before_the_initial_delay():
-    machine = Machine(initial_rebalance_delay_ms=DELAY_MS)
+    state_machine = Machine(initial_rebalance_delay_ms=DELAY_MS)
     for name in "ab":
-        answer = machine.join(name)
+        answer = state_machine.join(name)
         assert (codes(answer), told(answer), answer.member_epoch) == (
             [DELAYED], (set(), set()), 1)
-    machine.run(DELAY_MS)
-    found = [told(machine.beat(name, 1))[0] for name in "ab"]
+    state_machine.run(DELAY_MS)
+    found = [told(state_machine.beat(name, 1))[0] for name in "ab"]
     assert [len(tasks) for tasks in found] == [2, 2] and found[0] | found[1] == ALL
 
 
-def test_assignments_keep_their_interval(machine):
-    machine = Machine(assignment_interval_ms=500)
-    machine.join("a")
-    assert codes(machine.join("b")) == [DELAYED]
-    machine.run(SESSION_MS - 1)
-    machine.beat("a", 2)
-    machine.beat("b", 2)
-    machine.run(201)
-    assert codes(machine.beat("b", 2)) == []
-    assert machine.group.assignment_epoch == machine.group.epoch
+def test_assignments_keep_their_interval(state_machine):
+    state_machine = Machine(assignment_interval_ms=500)
+    state_machine.join("a")
+    assert codes(state_machine.join("b")) == [DELAYED]
+    state_machine.run(SESSION_MS - 1)
+    state_machine.beat("a", 2)
+    state_machine.beat("b", 2)
+    state_machine.run(201)
+    assert codes(state_machine.beat("b", 2)) == []
+    assert state_machine.group.assignment_epoch == state_machine.group.epoch
 
 
 def test_copies_of_state_go_to_other_processes():
-    machine = Machine(num_standby_replicas=1)
-    machine.join("a")
-    machine.join("b")
-    first = machine.full("a", 2, {"0": {0, 1}, "1": {0, 1}})
+    state_machine = Machine(num_standby_replicas=1)
+    state_machine.join("a")
+    state_machine.join("b")
+    first = state_machine.full("a", 2, {"0": {0, 1}, "1": {0, 1}})
     active, standby = told(first)
     owned = {id_: {index for one, index in active if one == id_} for id_ in "01"}
-    machine.full("a", 2, owned)
-    active, standby = told(machine.beat("b", 3))
+    state_machine.full("a", 2, owned)
+    active, standby = told(state_machine.beat("b", 3))
     assert standby == {("1", 0), ("1", 1)} - active
-    assert machine.group.state in ("Stable", "Reconciling")
+    assert state_machine.group.state in ("Stable", "Reconciling")
 
 
-def test_changed_standby_count_starts_a_rebalance(machine):
-    epoch = machine.join("a").member_epoch
-    machine.groups.limits.consumer.settings["group.streams.num.standby.replicas"] = 2
-    assert machine.beat("a", epoch).member_epoch == epoch + 1
-    assert machine.group.configs == {"num.standby.replicas": "2"}
+def test_changed_standby_count_starts_a_rebalance(state_machine):
+    epoch = state_machine.join("a").member_epoch
+    state_machine.groups.limits.consumer.settings["group.streams.num.standby.replicas"] = 2
+    assert state_machine.beat("a", epoch).member_epoch == epoch + 1
+    assert state_machine.group.configs == {"num.standby.replicas": "2"}
 
 
-def test_tasks_of_an_expired_member_move_to_the_others(machine):
-    machine.join("a")
-    machine.run(SESSION_MS // 2)
-    machine.join("b")
-    machine.run(SESSION_MS // 2)
-    assert list(machine.group.members) == ["b"]
-    assert told(machine.beat("b", 3)) == (ALL, set())
+def test_tasks_of_an_expired_member_move_to_the_others(state_machine):
+    state_machine.join("a")
+    state_machine.run(SESSION_MS // 2)
+    state_machine.join("b")
+    state_machine.run(SESSION_MS // 2)
+    assert list(state_machine.group.members) == ["b"]
+    assert told(state_machine.beat("b", 3)) == (ALL, set())
 
 
-def test_member_that_does_not_release_tasks_in_time_is_removed(machine):
-    machine.join("a", rebalance_timeout_ms=100)
-    machine.join("b")
-    machine.beat("a", 2)
-    machine.run(100)
-    assert list(machine.group.members) == ["b"]
+def test_member_that_does_not_release_tasks_in_time_is_removed(state_machine):
+    state_machine.join("a", rebalance_timeout_ms=100)
+    state_machine.join("b")
+    state_machine.beat("a", 2)
+    state_machine.run(100)
+    assert list(state_machine.group.members) == ["b"]
 
 
-def test_lost_response_is_repeated(machine):
-    machine.join("a")
-    machine.join("b")
-    kept, _ = told(machine.beat("a", 2))
+def test_lost_response_is_repeated(state_machine):
+    state_machine.join("a")
+    state_machine.join("b")
+    kept, _ = told(state_machine.beat("a", 2))
     owned = {id_: {index for one, index in kept if one == id_} for id_ in "01"}
-    machine.full("a", 2, owned)
-    given = told(machine.beat("b", 3))
-    assert told(machine.beat("b", 3)) is None
-    assert told(machine.full("b", 3)) == given
+    state_machine.full("a", 2, owned)
+    given = told(state_machine.beat("b", 3))
+    assert told(state_machine.beat("b", 3)) is None
+    assert told(state_machine.full("b", 3)) == given
 
 
-def test_older_epoch_is_accepted_with_assigned_tasks_only(machine):
-    machine.join("a")
-    machine.join("b")
-    kept, _ = told(machine.beat("a", 2))
+def test_older_epoch_is_accepted_with_assigned_tasks_only(state_machine):
+    state_machine.join("a")
+    state_machine.join("b")
+    kept, _ = told(state_machine.beat("a", 2))
     owned = {id_: {index for one, index in kept if one == id_} for id_ in "01"}
-    assert machine.full("a", 2, owned).member_epoch == 3
-    assert machine.full("a", 2, owned).member_epoch == 3
-    assert machine.full("a", 2, {"0": {0, 1}, "1": {0, 1}}).error_code == 110
-    assert machine.beat("a", 2).error_code == 110
-    assert machine.beat("a", 4).error_code == 110
+    assert state_machine.full("a", 2, owned).member_epoch == 3
+    assert state_machine.full("a", 2, owned).member_epoch == 3
+    assert state_machine.full("a", 2, {"0": {0, 1}, "1": {0, 1}}).error_code == 110
+    assert state_machine.beat("a", 2).error_code == 110
+    assert state_machine.beat("a", 4).error_code == 110
 
 
-def test_shutdown_is_reported_to_all_members_until_they_leave(machine):
-    epoch = machine.join("a").member_epoch
-    machine.beat("a", epoch, shutdown_application=True)
-    assert codes(machine.join("b")) == [SHUTDOWN]
-    machine.beat("a", -1)
-    assert codes(machine.beat("b", 3)) == [SHUTDOWN]
-    machine.beat("b", -1)
-    assert codes(machine.join("a")) == []
+def test_shutdown_is_reported_to_all_members_until_they_leave(state_machine):
+    epoch = state_machine.join("a").member_epoch
+    state_machine.beat("a", epoch, shutdown_application=True)
+    assert codes(state_machine.join("b")) == [SHUTDOWN]
+    state_machine.beat("a", -1)
+    assert codes(state_machine.beat("b", 3)) == [SHUTDOWN]
+    state_machine.beat("b", -1)
+    assert codes(state_machine.join("a")) == []
 
 
-def test_older_topology_is_reported_and_a_newer_one_rejected(machine):
+def test_older_topology_is_reported_and_a_newer_one_rejected(state_machine):
     later = word_count()
     later.epoch = 3
-    machine.join("a", later)
-    assert codes(machine.join("b")) == [STALE]
+    state_machine.join("a", later)
+    assert codes(state_machine.join("b")) == [STALE]
     newest = word_count()
     newest.epoch = 4
     for named in (newest, topology(subtopology("0", [SOURCE]), epoch=3)):
-        assert machine.join("c", named).error_code == 42
-    assert list(machine.group.members) == ["a", "b"]
+        assert state_machine.join("c", named).error_code == 42
+    assert list(state_machine.group.members) == ["a", "b"]
 
 
 @pytest.mark.parametrize("named", [
@@ -267,29 +267,30 @@ def test_older_topology_is_reported_and_a_newer_one_rejected(machine):
     topology(*(subtopology(str(number), [SOURCE]) for number in range(1001))),
     topology(subtopology("0", repartitions=[("big", 100_001)], sinks=["big"])),
 ])
-def test_impossible_topology_is_rejected_without_effect(machine, named):
-    assert machine.join("a", named).error_code == 130
-    assert machine.groups.records == [] and "g" not in machine.groups.groups
+def test_impossible_topology_is_rejected_without_effect(state_machine, named):
+    assert state_machine.join("a", named).error_code == 130
+    assert state_machine.groups.records == [] and "g" not in state_machine.groups.groups
 
 
-def test_oversized_field_is_rejected(machine):
-    assert machine.join("a", rack_id="r" * (1 << 20)).error_code == 10
-    assert machine.join("a", topology(subtopology("0" * (1 << 20), [SOURCE]))).error_code == 10
-    machine.join("a")
-    assert machine.full("a", 2, {"0": set(range(200_000))}).error_code == 10
+def test_oversized_field_is_rejected(state_machine):
+    assert state_machine.join("a", rack_id="r" * (1 << 20)).error_code == 10
+    assert state_machine.join("a",
+                              topology(subtopology("0" * (1 << 20), [SOURCE]))).error_code == 10
+    state_machine.join("a")
+    assert state_machine.full("a", 2, {"0": set(range(200_000))}).error_code == 10
 
 
-def test_a_group_has_as_many_members_as_it_may(machine):
-    machine.groups.limits = machine.groups.limits._replace(streams_members_max=1)
-    machine.join("a")
-    assert machine.join("b").error_code == 81
-    assert machine.join("a").error_code == 0
+def test_a_group_has_as_many_members_as_it_may(state_machine):
+    state_machine.groups.limits = state_machine.groups.limits._replace(streams_members_max=1)
+    state_machine.join("a")
+    assert state_machine.join("b").error_code == 81
+    assert state_machine.join("a").error_code == 0
 
 
-def test_group_id_has_one_type(machine):
-    machine.join("a")
+def test_group_id_has_one_type(state_machine):
+    state_machine.join("a")
     answer = consumer_heartbeat.heartbeat(
-        machine.groups, messages.ConsumerGroupHeartbeatRequest(
+        state_machine.groups, messages.ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="c", rebalance_timeout_ms=1, topic_partitions=[],
             subscribed_topic_names=[SOURCE]), 1, consumer_heartbeat.Client("c", "/h"))
     assert answer.error_code == 69
@@ -299,69 +300,69 @@ def test_group_id_has_one_type(machine):
     assert other.group.kind == STREAMS and other.group.offsets[SOURCE, 0].offset == 5
 
 
-def test_endpoints_are_sent_to_members_with_an_older_version(machine):
+def test_endpoints_are_sent_to_members_with_an_older_version(state_machine):
     endpoint = messages.StreamsGroupHeartbeatRequest.Endpoint(host="h", port=80)
-    machine.join("a")
-    answer = machine.join("b", user_endpoint=endpoint)
+    state_machine.join("a")
+    answer = state_machine.join("b", user_endpoint=endpoint)
     assert answer.endpoint_information_epoch == 1
-    answer = machine.beat("a", 2, endpoint_information_epoch=0)
+    answer = state_machine.beat("a", 2, endpoint_information_epoch=0)
     row, = answer.partitions_by_user_endpoint
     assert (row.user_endpoint.host, row.active_partitions) == ("h", [])
     version = answer.endpoint_information_epoch
-    answer = machine.beat("a", 2, endpoint_information_epoch=version)
+    answer = state_machine.beat("a", 2, endpoint_information_epoch=version)
     assert answer.partitions_by_user_endpoint is None
 
 
-def test_offsets_are_committed_by_the_tasks_owner(machine):
-    machine.join("a")
-    machine.join("b")
+def test_offsets_are_committed_by_the_tasks_owner(state_machine):
+    state_machine.join("a")
+    state_machine.join("b")
 
     def commit(member_id: str, epoch: int, topic: str = SOURCE, version: int = 9):
-        return offsets.commit(machine.groups, messages.OffsetCommitRequest(
+        return offsets.commit(state_machine.groups, messages.OffsetCommitRequest(
             group_id="g", member_id=member_id, generation_id_or_member_epoch=epoch),
             [(topic, bytes(16), 0, 5, -1, "")], version)
 
     assert (commit("a", 2), commit("b", 3), commit("c", 2)) == (0, 0, 25)
     # It received its tasks in epoch 2, and is still in that epoch.
-    machine.full("a", 2, {"0": {0}, "1": {0}})
-    assert machine.group.members["a"].epoch == 3
+    state_machine.full("a", 2, {"0": {0}, "1": {0}})
+    assert state_machine.group.members["a"].epoch == 3
     assert (commit("a", 2), commit("a", 1), commit("a", 2, CHANGELOG), commit("a", 4)) == (
         0, 113, 113, 113)
     assert commit("a", 3, version=8) == 35
-    assert offsets.delete(machine.groups, "g", [(SOURCE, [0]), ("other", [0])]) == (
+    assert offsets.delete(state_machine.groups, "g", [(SOURCE, [0]), ("other", [0])]) == (
         0, {SOURCE: 86, "other": 0})
 
 
-def test_group_is_listed_described_and_deleted_when_empty(machine):
-    machine.join("a", client_tags=[messages.StreamsGroupHeartbeatRequest.KeyValue(
+def test_group_is_listed_described_and_deleted_when_empty(state_machine):
+    state_machine.join("a", client_tags=[messages.StreamsGroupHeartbeatRequest.KeyValue(
         key="zone", value="z")])
-    row, = group_describe.listed(machine.groups, {"stable"}, {"streams"})
+    row, = group_describe.listed(state_machine.groups, {"stable"}, {"streams"})
     assert (row.group_type, row.protocol_type, row.group_state) == ("streams", "streams", "Stable")
-    assert list(group_describe.listed(machine.groups, {"notready"}, set())) == []
-    described, = streams_heartbeat.described(machine.groups, "g", 10)
+    assert list(group_describe.listed(state_machine.groups, {"notready"}, set())) == []
+    described, = streams_heartbeat.described(state_machine.groups, "g", 10)
     member, = described.members
     assert (member.member_id, member.process_id, member.member_epoch) == ("a", "of a", 2)
     assert [(tag.key, tag.value) for tag in member.client_tags] == [("zone", "z")]
     assert [(row.name, row.partitions) for sub in described.topology.subtopologies
             for row in sub.state_changelog_topics] == [(CHANGELOG, 2)]
-    assert list(group_describe.delete(machine.groups, "g")) == []
-    machine.beat("a", -1)
-    list(group_describe.delete(machine.groups, "g"))
-    assert "g" not in machine.groups.groups
+    assert list(group_describe.delete(state_machine.groups, "g")) == []
+    state_machine.beat("a", -1)
+    list(group_describe.delete(state_machine.groups, "g"))
+    assert "g" not in state_machine.groups.groups
     again = GroupShard(limits(), Clock(), str)
-    for key, value in machine.groups.records:
+    for key, value in state_machine.groups.records:
         again.replay(key, value)
     again.loaded()
     assert again.groups == {} and again.find("g") is None
 
 
-def test_a_topology_without_members_expires_with_its_offsets(machine):
-    machine.join("a")
-    machine.beat("a", -1)
-    machine.groups.records.clear()
-    assert offsets.expire(machine.groups, machine.group) == 0
-    assert "g" not in machine.groups.groups
-    assert [value for _, value in machine.groups.records] == [None] * 3
+def test_a_topology_without_members_expires_with_its_offsets(state_machine):
+    state_machine.join("a")
+    state_machine.beat("a", -1)
+    state_machine.groups.records.clear()
+    assert offsets.expire(state_machine.groups, state_machine.group) == 0
+    assert "g" not in state_machine.groups.groups
+    assert [value for _, value in state_machine.groups.records] == [None] * 3
 
 
 def state(group):
@@ -370,36 +371,37 @@ def state(group):
 
 
 def test_replay_restores_an_equal_group_and_is_idempotent():
-    machine = Machine(num_standby_replicas=1)
-    machine.join("a", rack_id="r", user_endpoint=messages.StreamsGroupHeartbeatRequest.Endpoint(
+    state_machine = Machine(num_standby_replicas=1)
+    state_machine.join("a", rack_id="r",
+                       user_endpoint=messages.StreamsGroupHeartbeatRequest.Endpoint(
         host="h", port=80))
-    machine.join("b")
-    machine.full("a", 2, {"0": {0, 1}, "1": {0, 1}})
-    again = Machine(groups=GroupShard(limits(), Clock(), str, image=lambda: machine.image))
+    state_machine.join("b")
+    state_machine.full("a", 2, {"0": {0, 1}, "1": {0, 1}})
+    again = Machine(groups=GroupShard(limits(), Clock(), str, image=lambda: state_machine.image))
     for _ in range(2):
-        for key, value in machine.groups.records:
+        for key, value in state_machine.groups.records:
             again.groups.replay(key, value)
         again.groups.loaded()
         again.group.check()
-        assert state(again.group) == state(machine.group)
+        assert state(again.group) == state(state_machine.group)
     again.run(SESSION_MS)
     assert again.group.members == {} and again.group.state == "Empty"
 
 
-def test_snapshot_contains_groups_and_members(machine, tmp_path):
-    machine.join("a")
-    machine.join("b")
+def test_snapshot_contains_groups_and_members(state_machine, tmp_path):
+    state_machine.join("a")
+    state_machine.join("b")
     store = Store(str(tmp_path))
     try:
         snapshot = ShardSnapshot(store, bytes(16), 0)
-        for part in snapshot.rows(machine.groups, machine.groups.changed):
+        for part in snapshot.rows(state_machine.groups, state_machine.groups.changed):
             snapshot.write(part, None)
-        assert state(snapshot.find("g")) == state(machine.group)
-        machine.groups.changed.clear()
-        machine.beat("a", -1)
-        for part in snapshot.rows(machine.groups, machine.groups.changed):
+        assert state(snapshot.find("g")) == state(state_machine.group)
+        state_machine.groups.changed.clear()
+        state_machine.beat("a", -1)
+        for part in snapshot.rows(state_machine.groups, state_machine.groups.changed):
             snapshot.write(part, None)
-        assert state(snapshot.find("g")) == state(machine.group)
+        assert state(snapshot.find("g")) == state(state_machine.group)
         assert [(row.id, row.kind) for row in snapshot.names()] == [("g", STREAMS)]
     finally:
         store.close()
