@@ -36,7 +36,7 @@ log = logging.getLogger("pylog.log.branches")
 Cut = namedtuple("Cut", ("offset", "time_ms"), defaults=(None, None))
 Cut.__doc__ = "The end of a branch: an offset, a time, or the source's end (both None)."
 
-Part = namedtuple("Part", ("place", "path", "checkpoint"))
+Part = namedtuple("Part", ("dir_index", "path", "checkpoint"))
 Part.__doc__ = "One prepared partition. place: number of its log directory."
 
 _SEGMENT = struct.Struct("=qqq")

@@ -21,7 +21,7 @@ if "t" not in node.image.topics:
     node.create("t")
 print("ready", flush=True)
 while True:
-    node.logs.move("t", 0, 1 - node.logs.place("t", 0))
+    node.logs.move("t", 0, 1 - node.logs.dir_index("t", 0))
     while True:
         for _ in range(20):
             number += 1

@@ -88,7 +88,7 @@ def test_branch_consists_of_sealed_flushed_segments_and_is_flushed_before_public
     assert world.steps == [
         "seal source", "flush", "link 20", "open 0", "end 20", "abort 7", "seal", "settle",
         "release", f"sync {STRAY}", f"sync {world.root.name}"]
-    assert (made.place, made.path) == (3, str(world.root / STRAY))
+    assert (made.dir_index, made.path) == (3, str(world.root / STRAY))
     assert made.checkpoint == (25, 0, 25, -1, -1, b"")
     assert world.made[0].known == {
         "now_ms": TIME, "recovery_point": 20, "log_start_offset": 0, "high_watermark": 20,

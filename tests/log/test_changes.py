@@ -30,15 +30,15 @@ def two(tmp_path):
 
 def test_topic_deletion_frees_its_directory(two):
     two.create("a", "b")
-    places = [two.logs.place(name, 0) for name in "ab"]
+    places = [two.logs.dir_index(name, 0) for name in "ab"]
     assert sorted(places) == [0, 1]
     for turn in range(3):
         two.delete("b")
         two.create("b")
-        assert two.logs.place("b", 0) == places[1], turn
+        assert two.logs.dir_index("b", 0) == places[1], turn
     two.delete("a", "b")
     two.create("c", partitions=4)
-    assert sorted(two.logs.place("c", index) for index in range(4)) == [0, 0, 1, 1]
+    assert sorted(two.logs.dir_index("c", index) for index in range(4)) == [0, 0, 1, 1]
 
 
 def test_a_partition_that_could_not_be_opened_is_counted_once_when_it_is(tmp_path, monkeypatch):
@@ -58,10 +58,10 @@ def test_a_partition_that_could_not_be_opened_is_counted_once_when_it_is(tmp_pat
 
 def test_added_partitions_use_the_emptiest_directory(two):
     two.create("a", "b", "c")
-    by_place = [[two.logs.place(name, 0) for name in "abc"].count(place) for place in (0, 1)]
+    by_place = [[two.logs.dir_index(name, 0) for name in "abc"].count(place) for place in (0, 1)]
     assert sorted(by_place) == [1, 2]
     two.logs.assume("a", [Role(True, 0, 1)] * 2)
-    assert two.logs.place("a", 1) == by_place.index(1)
+    assert two.logs.dir_index("a", 1) == by_place.index(1)
     assert two.logs.get("a", 1).is_leader and two.logs.get("a", 2) is None
 
 
@@ -110,7 +110,7 @@ def test_broker_flush_interval_applies_to_topics_without_own_value(tmp_path):
 
 def test_deleted_topic_is_neither_open_nor_offline(two):
     two.create("a", partitions=2)
-    two.logs.directories[two.logs.place("a", 0)].fail(5)
+    two.logs.directories[two.logs.dir_index("a", 0)].fail(5)
     lost, = two.logs.take_failed()
     assert lost == ("a", 0) and two.logs.take_failed() == []
     assert two.logs.is_offline("a", 0) and not two.logs.is_offline("a", 1)
@@ -126,7 +126,7 @@ def test_log_directories_are_described(two):
         ("one", False), ("other", False)]
     by_place = [[(name, index) for name, index, _ in found] for _, _, found in rows]
     for name in "ab":
-        assert (name, 0) in by_place[two.logs.place(name, 0)]
+        assert (name, 0) in by_place[two.logs.dir_index(name, 0)]
     two.logs.directories[1].fail(5)
     assert [offline for _, offline, _ in two.logs.describe()] == [False, True]
 

@@ -262,5 +262,5 @@ def test_log_dirty_longer_than_the_maximum_lag_is_due(node, monkeypatch, first_m
     candidate = cleaner.Candidate(*[None] * len(cleaner.Candidate._fields))._replace(config={
         "min.compaction.lag.ms": 0, "max.compaction.lag.ms": 1000,
         "min.cleanable.dirty.ratio": 0.5})
-    chosen = node.logs.cleaner._look(candidate, ("t", 0), 6000)
+    chosen = node.logs.cleaner._evaluate(candidate, ("t", 0), 6000)
     assert (chosen is not None) is is_late

@@ -346,7 +346,7 @@ def test_work_is_followed_by_work_without_a_pause(world, monkeypatch):
     left = [True, True, False]
     world.stop_after = 1
     world.one._threads = [None]
-    monkeypatch.setattr(world.one, "clean_one", lambda: left.pop(0))
+    monkeypatch.setattr(world.one, "clean_next", lambda: left.pop(0))
     world.one._run()
     assert not left and world.waits.waits == [15.0]
 

@@ -152,7 +152,7 @@ def _filled(paths):
 def test_clean_stop_marks_the_remaining_directories(tmp_path, caplog, back):
     paths = [str(tmp_path / name) for name in ("one", "two")]
     node = _filled(paths)
-    assert [node.logs.place(name, 0) for name in "ab"] == [0, 1]
+    assert [node.logs.dir_index(name, 0) for name in "ab"] == [0, 1]
     node.stop()
     node = Node(",".join(paths))
     node.logs.directories[1].fail(errno.EIO)

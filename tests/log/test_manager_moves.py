@@ -34,12 +34,12 @@ def test_a_move_fills_a_log_of_the_same_beginning_and_settings_beside_the_partit
     source.start_offset = 4
     world.logs.move("t", 0, 2)
     move = world.logs.moves.find("t", 0)
-    assert (move.source, move.place, move.target.log_dir) == (source, 2, world.disks[2])
+    assert (move.source, move.dir_index, move.target.log_dir) == (source, 2, world.disks[2])
     assert (move.target.id, move.target.config) == (topic_id(), source.config)
     assert (move.target.known["log_start_offset"], move.target.known["now_ms"]) == (4, NOW)
     assert move.target.known["directory"].startswith("t-0.")
     assert move.target.known["directory"].endswith("-future")
-    assert world.logs.get("t", 0) is source and world.logs.place("t", 0) == 0
+    assert world.logs.get("t", 0) is source and world.logs.dir_index("t", 0) == 0
 
 
 def test_repeated_move_request_continues_the_move(world):
@@ -54,7 +54,7 @@ def test_move_to_a_third_directory_replaces_the_first_move(world):
     first = world.logs.moves.find("t", 0)
     world.logs.move("t", 0, 1)
     assert first.target.steps == [("delete", NOW)]
-    assert world.logs.moves.find("t", 0).place == 1 and len(world.logs.moves.all()) == 1
+    assert world.logs.moves.find("t", 0).dir_index == 1 and len(world.logs.moves.all()) == 1
 
 
 def test_move_back_to_the_current_directory_cancels_the_move(world):
@@ -69,7 +69,7 @@ def test_finished_move_updates_all_lookups(world):
     move = ready(world)
     world.logs.configure("t", {"flush.ms": "6"})
     assert world.logs.finish_moves() == ["t"]
-    assert world.logs.get("t", 0) is move.target and world.logs.place("t", 0) == 1
+    assert world.logs.get("t", 0) is move.target and world.logs.dir_index("t", 0) == 1
     assert world.logs.disks.loads == [0, 2, 1]
     # Settings changed during the copy are applied.
     assert move.target.steps[-1][0] == "set_config" and move.target.steps[-1][1]["flush.ms"] == 6
@@ -80,7 +80,7 @@ def test_finished_move_updates_all_lookups(world):
 def test_a_partition_can_move_on_from_a_directory_that_is_not_the_first(world):
     move = ready(world, index=1, place=0)
     assert world.logs.finish_moves() == ["t"]
-    assert world.logs.place("t", 1) == 0 and world.logs.disks.loads == [2, 0, 1]
+    assert world.logs.dir_index("t", 1) == 0 and world.logs.disks.loads == [2, 0, 1]
     assert move.source not in world.logs._topics.directories
 
 
@@ -146,7 +146,7 @@ def test_move_of_a_recreated_topic_is_cancelled(world):
 
 def test_nothing_is_finished_before_it_is_ready(world):
     world.logs.move("t", 0, 1)
-    assert world.logs.finish_moves() == [] and world.logs.place("t", 0) == 0
+    assert world.logs.finish_moves() == [] and world.logs.dir_index("t", 0) == 0
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -165,7 +165,7 @@ def test_truncated_log_restarts_its_copy(world, monkeypatch, refused):
         moves.cut(world.logs, *given)
     second = world.logs.moves.find("t", 0)
     assert cuts == [given] and first.target.steps == [("delete", NOW)]
-    assert (second.source, second.place, second.ready) == (first.source, 2, False)
+    assert (second.source, second.dir_index, second.ready) == (first.source, 2, False)
 
 
 def test_copies_of_other_or_untruncated_logs_are_kept(world, monkeypatch):

@@ -34,7 +34,7 @@ def test_new_partitions_use_the_emptiest_directory(two):
     two.logs.disks.loads = [1, 0]
     two.logs.create("t", topic_id(), [LEADS, None, FOLLOWS], {})
     assert two.opened == [(1, "t", 0, NOTHING_KNOWN, False), (0, "t", 2, NOTHING_KNOWN, False)]
-    assert [two.logs.place("t", index) for index in (0, 2)] == [1, 0]
+    assert [two.logs.dir_index("t", index) for index in (0, 2)] == [1, 0]
     assert two.logs.get("t", 0).is_leader and not two.logs.get("t", 2).is_leader
     assert two.logs.disks.loads == [2, 1] and two.logs.get("t", 0).id == topic_id()
     assert two.logs.by_topic() == [
@@ -289,7 +289,7 @@ def test_cleaner_gets_only_logs_with_a_compact_policy(
         world.logs.create(name, topic_id(number), [LEADS, LEADS, None], overrides)
     found = list(world.logs._topics.compacted())
     assert sorted({one.topic for one in found}) == sorted(compacted)
-    assert [(one.partition, one.place) for one in found if one.topic == "own"] == [(0, 0), (1, 1)]
+    assert [(one.partition, one.dir_index) for one in found if one.topic == "own"] == [(0, 0), (1, 1)]
     assert all(one.log is world.logs.get(one.topic, one.partition) for one in found)
 
 

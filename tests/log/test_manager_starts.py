@@ -49,7 +49,7 @@ def test_each_directory_is_trusted_by_itself(two):
     two.logs._wait_ready("t")
     assert sorted(two.opened) == [(0, "t", 0, AT_REST, False), (1, "t", 1, AT_REST, True)]
     assert two.logs.take_recovered() == {"t"} and two.logs.take_recovered() == set()
-    assert two.logs.place("t", 1) == 1 and two.logs.place("t", 0) == 0
+    assert two.logs.dir_index("t", 1) == 1 and two.logs.dir_index("t", 0) == 0
 
 
 def test_after_a_crash_kafkas_files_count_beside_the_store(world):

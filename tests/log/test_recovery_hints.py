@@ -123,7 +123,7 @@ def test_checkpoint_rows_of_another_directory_are_ignored(tmp_path):
     paths = [tmp_path / "one", tmp_path / "two"]
     node = Node(f"{paths[0]},{paths[1]}")
     node.create("a")
-    place = node.logs.place("a", 0)
+    place = node.logs.dir_index("a", 0)
     append(node, "a", records=20)
     node.crash()
     checkpoints.write_offsets(str(paths[1 - place] / checkpoints.LOG_START), [("a", 0, 600)])
@@ -140,7 +140,7 @@ def test_directory_of_an_earlier_topic_does_not_replace_an_offline_one(tmp_path)
     node.create("filler")
     node.create("a")
     append(node, "a")
-    place = node.logs.place("a", 0)
+    place = node.logs.dir_index("a", 0)
     assert place != 0
     node.crash()
     other = 3 - place
@@ -232,7 +232,7 @@ def test_deleted_records_stay_deleted_after_a_move(tmp_path):
     node.create("t")
     for _ in range(10):
         append(node, "t", records=10)
-    place = node.logs.place("t", 0)
+    place = node.logs.dir_index("t", 0)
     node.logs.move_start("t", 0, 55)
     node.logs.move("t", 0, 1 - place)
     moved(node, place=1 - place)
@@ -385,7 +385,7 @@ def test_concurrent_record_and_topic_deletion_leaves_no_row(tmp_path, place):
     paths = [tmp_path / "one", tmp_path / "two"]
     node = Node(f"{paths[0]},{paths[1]}")
     node.create("a")
-    if node.logs.place("a", 0) != place:
+    if node.logs.dir_index("a", 0) != place:
         node.logs.move("a", 0, place)
         moved(node, "a", place)
     append(node, "a", records=20)

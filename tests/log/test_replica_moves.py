@@ -98,7 +98,7 @@ def test_moved_partition_keeps_its_records_and_accepts_appends(node, paths):
         append(node, "t", number)
     moved(node)
     new = node.logs.get("t", 0)
-    assert new is not old and node.logs.place("t", 0) == 1
+    assert new is not old and node.logs.dir_index("t", 0) == 1
     assert content(new)[:len(before)] == before and len(content(new)) == 213
     assert (new.start_offset, new.high_watermark, new.leader_epoch) == (7, 220, epoch)
     assert append(node, "t", 220) == (220, 220)
@@ -108,13 +108,13 @@ def test_moved_partition_keeps_its_records_and_accepts_appends(node, paths):
     assert node.logs.finish_moves() == []
     node.logs.move("t", 0, 0)
     moved(node)
-    assert node.logs.place("t", 0) == 0 and node.logs.get("t", 0).end_offset == 221
+    assert node.logs.dir_index("t", 0) == 0 and node.logs.get("t", 0).end_offset == 221
 
 
 def test_moved_partitions_neighbours_are_unchanged(node):
     node.create("wide", partitions=3)
     before = [node.logs.get("wide", index) for index in range(3)]
-    node.logs.move("wide", 1, 1 - node.logs.place("wide", 1))
+    node.logs.move("wide", 1, 1 - node.logs.dir_index("wide", 1))
     moved(node, "wide")
     after = [node.logs.get("wide", index) for index in range(3)]
     assert (after[0], after[2]) == (before[0], before[2]) and after[1] is not before[1]
@@ -151,14 +151,14 @@ def test_moved_partition_is_found_after_a_stop_and_a_crash(paths):
         node = Node(",".join(map(str, paths)))
         if "t" not in node.image.topics:
             node.create("t")
-        place = 1 - node.logs.place("t", 0)
+        place = 1 - node.logs.dir_index("t", 0)
         append(node, "t", 1)
         node.logs.move("t", 0, place)
         moved(node)
         count = len(content(node.logs.get("t", 0)))
         getattr(node, end)()
         node = Node(",".join(map(str, paths)))
-        assert node.logs.place("t", 0) == place
+        assert node.logs.dir_index("t", 0) == place
         assert len(content(node.logs.get("t", 0))) == count
         node.stop()
 
@@ -173,12 +173,12 @@ def test_directory_to_delete_after_a_move_has_a_name_that_kafka_accepts(paths):
     node = Node(",".join(map(str, paths)))
     node.create("t")
     append(node, "t", 1)
-    node.logs.move("t", 0, 1 - node.logs.place("t", 0))
+    node.logs.move("t", 0, 1 - node.logs.dir_index("t", 0))
     moved(node)
     node.logs.leave_moved()
     node.logs.finish_moves()
     assert names(paths) == ["t-0", "t-0.id-delete"]
-    node.logs.move("t", 0, 1 - node.logs.place("t", 0))
+    node.logs.move("t", 0, 1 - node.logs.dir_index("t", 0))
     node.logs.moves.cancel("t", 0)
     node.delete("t")
     assert names(paths) == ["t-0.id-delete"] * 3
@@ -204,14 +204,14 @@ def test_crash_during_a_move_leaves_one_complete_copy(paths):
     future = paths[1] / f"t-0.{'0' * 32}-future"
     shutil.copytree(paths[0] / "t-0", future)
     node = Node(",".join(map(str, paths)))
-    assert node.logs.place("t", 0) == 0 and len(content(node.logs.get("t", 0))) == 1
+    assert node.logs.dir_index("t", 0) == 0 and len(content(node.logs.get("t", 0))) == 1
     node.logs.upkeep(node.now_ms() + 1000)
     assert not future.exists()
     node.crash()
     # After it: the old one has been renamed, only the copy remains.
     os.rename(paths[0] / "t-0", future)
     node = Node(",".join(map(str, paths)))
-    assert node.logs.place("t", 0) == 1 and len(content(node.logs.get("t", 0))) == 1
+    assert node.logs.dir_index("t", 0) == 1 and len(content(node.logs.get("t", 0))) == 1
     node.stop()
 
 
@@ -227,7 +227,7 @@ def test_the_only_copy_of_a_partition_that_a_start_cannot_name_stops_it(paths, m
         with pytest.raises(StartError, match="t-0.*planted"):
             Node(",".join(map(str, paths)))
     node = Node(",".join(map(str, paths)))
-    assert node.logs.place("t", 0) == 1 and len(content(node.logs.get("t", 0))) == 1
+    assert node.logs.dir_index("t", 0) == 1 and len(content(node.logs.get("t", 0))) == 1
     node.stop()
 
 
@@ -237,15 +237,15 @@ def test_longest_of_two_copies_after_power_failures_is_used(paths):
     append(node, "t", 1)
     node.logs.get("t", 0).flush()
     old = paths[0] / f"t-0.{'0' * 32}-future"
-    shutil.copytree(paths[node.logs.place("t", 0)] / "t-0", paths[0] / "old")
+    shutil.copytree(paths[node.logs.dir_index("t", 0)] / "t-0", paths[0] / "old")
     append(node, "t", 3)
     node.logs.get("t", 0).flush()
-    place = paths[node.logs.place("t", 0)]
+    place = paths[node.logs.dir_index("t", 0)]
     node.crash()
     os.rename(place / "t-0", paths[1] / f"t-0.{'1' * 32}-future")
     os.rename(paths[0] / "old", old)
     node = Node(",".join(map(str, paths)))
-    assert node.logs.place("t", 0) == 1 and node.logs.get("t", 0).end_offset == 2
+    assert node.logs.dir_index("t", 0) == 1 and node.logs.get("t", 0).end_offset == 2
     node.logs.upkeep(node.now_ms() + 1000)
     assert not old.exists()
     node.stop()
@@ -429,7 +429,7 @@ def test_rename_that_fails_after_taking_effect_is_reverted(node, paths, monkeypa
     assert (paths[0] / "t-0").exists()
     assert append(node, "t", 20) == (20, 20)
     moved(node)
-    assert node.logs.place("t", 0) == 1 and node.logs.get("t", 0).end_offset == 21
+    assert node.logs.dir_index("t", 0) == 1 and node.logs.get("t", 0).end_offset == 21
 
 
 @pytest.mark.parametrize("error", [StorageError(28, 56, "planted"), RuntimeError("planted")])
@@ -438,7 +438,7 @@ def test_unfinished_move_is_retried_and_does_not_block_others(
     node.create("u")
     for topic in "tu":
         append(node, topic, 1)
-        node.logs.move(topic, 0, 1 - node.logs.place(topic, 0))
+        node.logs.move(topic, 0, 1 - node.logs.dir_index(topic, 0))
         wait_until_ready(node, topic)
     with monkeypatch.context() as patched:
         def refused(move, now_ms):
@@ -472,5 +472,5 @@ def test_an_unfinished_copy_waits_while_a_directory_is_offline(paths, tmp_path):
     paths[1].unlink()
     os.rename(tmp_path / "away", paths[1])
     whole = Node(text)
-    assert whole.logs.place("t", 0) == 1 and whole.logs.get("t", 0).end_offset == 2
+    assert whole.logs.dir_index("t", 0) == 1 and whole.logs.get("t", 0).end_offset == 2
     whole.stop()

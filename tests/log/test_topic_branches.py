@@ -293,14 +293,14 @@ def test_a_branch_is_in_the_log_directories_of_its_source(tmp_path):
         append(two, "source", 0, 20, partition)
     two.create("more", partitions=1)
     assert branch(two, "copy", "source").error == ErrorCode.NONE
-    places = [two.logs.place("source", partition) for partition in range(3)]
+    places = [two.logs.dir_index("source", partition) for partition in range(3)]
     assert sorted(set(places)) == [0, 1]
-    assert [two.logs.place("copy", partition) for partition in range(3)] == places
+    assert [two.logs.dir_index("copy", partition) for partition in range(3)] == places
     for partition in range(3):
         assert offsets(two, "copy", partition) == list(range(60))
     two.stop()
     again = Node(f"{tmp_path / 'one'},{tmp_path / 'other'}")
-    assert [again.logs.place("copy", partition) for partition in range(3)] == places
+    assert [again.logs.dir_index("copy", partition) for partition in range(3)] == places
     again.stop()
 
 

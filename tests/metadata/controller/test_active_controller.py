@@ -283,7 +283,7 @@ def test_initial_credentials_are_ignored_in_an_existing_cluster(caplog):
     first = [messages.ConfigRecord(resource_type=4, resource_name="", name="first", value="1")]
     for is_there in (True, False):
         log, tail, made = cluster_of_several(*([topics.bootstrap(Image())] * is_there))
-        made._take_office(log.elect(1))
+        made._begin_term(log.elect(1))
         made.register(ENDPOINTS, [DIRECTORY], first=first)
         assert (("first" in tail.newest.configs.get((4, ""), {})) == (not is_there))
         assert tail.newest.broker_is_active(1) and tail.newest.brokers[1].cordoned is None

@@ -53,7 +53,7 @@ class Snapshots(MemoryLog):
 def in_office(log=None):
     log = log or Snapshots()
     made = Decider(log, Tail(Image()), {}, None, 1)
-    made._take_office(log.elect(1))
+    made._begin_term(log.elect(1))
     return made, log
 
 

@@ -239,7 +239,7 @@ def test_controller_lease_has_the_nodes_address_and_whole_seconds(
         parts, monkeypatch, timeout_ms, lease_s):
     world = Several(monkeypatch)
     made = []
-    monkeypatch.setattr(controller_service, "Office", lambda *given: made.append(given))
+    monkeypatch.setattr(controller_service, "ControllerElection", lambda *given: made.append(given))
     member = world.member
     del member._open_log
     member._settings = settings(**{"controller.quorum.fetch.timeout.ms": str(timeout_ms)})

@@ -8,7 +8,7 @@ import pytest
 
 from pylog.log.errors import StartError
 from pylog.metadata.quorum.etcd import Etcd
-from pylog.metadata.quorum.etcd_process import Host, Member, arguments, told
+from pylog.metadata.quorum.etcd_process import Host, Member, arguments, parse_log_line
 from pylog.metadata.quorum.key_value import KeysError, Unknown, Unreachable
 from pylog.testing.ports import free_port
 
@@ -80,4 +80,4 @@ def test_all_hosts_share_the_cluster_argument():
     (b"[1]\n", (logging.INFO, "[1]")), (b"\xff\n", (logging.INFO, "�")),
 ])
 def test_etcd_output_is_logged_by_line(line, expected):
-    assert told(line) == expected
+    assert parse_log_line(line) == expected

@@ -41,7 +41,7 @@ class World:
 
     def asked_at(self, now_ms, end):
         self.now_ms = now_ms
-        return asyncio.run(self.voters.asked(end))
+        return asyncio.run(self.voters.states(end))
 
 
 def test_each_voter_is_reported_with_its_end_offset():
@@ -78,7 +78,7 @@ def test_concurrent_caller_gets_the_same_result():
     world.voters._connect = connect_late
 
     async def scenario():
-        waiting = [asyncio.ensure_future(world.voters.asked(7)) for _ in range(5)]
+        waiting = [asyncio.ensure_future(world.voters.states(7)) for _ in range(5)]
         await asyncio.sleep(0)
         waiting[0].cancel()
         await asyncio.sleep(0)
@@ -86,7 +86,7 @@ def test_concurrent_caller_gets_the_same_result():
         answers = await asyncio.gather(*waiting[1:])
         assert all(answer is answers[0] for answer in answers) and waiting[0].cancelled()
         assert world.asked == 3
-        await world.voters.asked(7)
+        await world.voters.states(7)
         assert world.asked == 6
 
     asyncio.run(scenario())
@@ -106,7 +106,7 @@ def test_failed_etcd_member_is_distinguished_from_running_ones(tmp_path):
         async def scenario():
             while True:
                 # That member may have been the leader; the put arrives later.
-                found = await voters.asked(5)
+                found = await voters.states(5)
                 if found[0].caught_up_ms == found[2].caught_up_ms == 1000:
                     return found
                 await asyncio.sleep(0.05)

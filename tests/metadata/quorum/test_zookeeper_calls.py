@@ -156,7 +156,7 @@ def test_server_reports_its_own_status(keys_of, monkeypatch, said, state):
             raise said
         return said
 
-    monkeypatch.setattr(keys, "_said", answer)
+    monkeypatch.setattr(keys, "_four_letter_response", answer)
     assert keys.state_of("z:1")[:6] == ("z:1", *state)
 
 
@@ -172,7 +172,7 @@ def test_server_status_uses_a_separate_connection_until_closed(keys_of):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         serving = threading.Thread(target=serve, args=[listening])
         serving.start()
-        said = keys_of(Kazoo({}))._said(f"[127.0.0.1]:{listening.getsockname()[1]}")
+        said = keys_of(Kazoo({}))._four_letter_response(f"[127.0.0.1]:{listening.getsockname()[1]}")
         serving.join()
     assert (asked, said) == ([b"srvr"], "Mode: leader\n\ufffd")
 
