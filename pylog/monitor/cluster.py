@@ -58,7 +58,7 @@ class ClusterView:
         """Return the quorum's samples, none on a broker without the controller role."""
         quorum = getattr(self._metadata, "quorum", None)
         metrics = None if quorum is None else (
-            int(quorum.is_answering), int(quorum.is_full), quorum.failures, quorum.appends,
+            int(quorum.is_responding), int(quorum.is_full), quorum.failures, quorum.appends,
             quorum.append_seconds)
         members = [] if quorum is None else quorum.members()
         return [

@@ -134,7 +134,7 @@ def html(found: dict[str, Any]) -> str:
     controller = "none" if found["controller"] is None else found["controller"]
     parts = [
         f"<h1>cluster {escape(found['cluster_id'])}</h1>", banner,
-        f"<p>As broker {found['reported_by']} knows it: controller {controller}, epoch "
+        f"<p>As broker {found['told_by']} knows it: controller {controller}, epoch "
         f"{found['epoch']}, metadata up to offset {found['offset']}.</p>",
         "<h2>Brokers</h2>", _table(
             ("broker", "state", "rack", "listeners", "leaders", "replicas", "log_dirs"),
@@ -149,7 +149,7 @@ def html(found: dict[str, Any]) -> str:
             ("address", "answers", "leads", "version", "stored_bytes", "seconds", "reason"),
             found["quorum"])]
     if found["followers"]:
-        parts += [f"<h2>Followers of broker {found['reported_by']}</h2>", _table(
+        parts += [f"<h2>Followers of broker {found['told_by']}</h2>", _table(
             ("broker", "lag_records", "lag_seconds"), found["followers"])]
     return (f'<!doctype html><meta charset="utf-8"><title>{escape(found["cluster_id"])}</title>'
             f"<style>{STYLE}</style>{''.join(parts)}\n")

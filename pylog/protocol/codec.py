@@ -198,7 +198,7 @@ def request_slices(
     """Return the frame as buffers: long memoryviews in the message are referenced, not copied."""
     found = _requests.get((api_key, version)) or _request(api_key, version)
     header = encode_request_header(api_key, version, correlation_id, client_id)
-    return found.request_pieces(message, header)
+    return found.request_slices(message, header)
 
 
 def _request(api_key: int, version: int) -> Program:

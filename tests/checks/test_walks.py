@@ -44,7 +44,8 @@ def test_limits_are_the_lengths_of_the_walks(walk):
 def test_steps_of_python_are_looked_up_in_pylog(monkeypatch):
     monkeypatch.setattr(walks, "EVENT_LOOP", "server/queue.py drain\n  ...\n")
     monkeypatch.setattr(walks, "WALKS", {
-        "JoinGroup": "*api/groups.py join\n  store.py find\nstore.py flush\n  api/groups.py sent\n"})
+        "JoinGroup": "*api/groups.py join\n  store.py find\n"
+                     "store.py flush\n  api/groups.py sent\n"})
     monkeypatch.setattr(walks, "MOVES_MAX", {"JoinGroup": 6})
     texts = {PurePath("pylog/server/queue.py"): "def drain(): handlers[0]()\n",
              PurePath("pylog/api/groups.py"): "def join(): store.find()\ndef sent(): pass\n",

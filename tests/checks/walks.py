@@ -192,7 +192,7 @@ CREATE_TOPICS = """
   *api/cluster/topics.py create_topics
     config/client_quotas.py mutations
     metadata/controller/active_controller.py create_topics
-      metadata/controller/partitions/topic_branches.py taken
+      metadata/controller/partitions/topic_branches.py split_branches
       eventloop/slices.py in_slices
         *metadata/controller/partitions/topics.py create_topics
           _create_topic

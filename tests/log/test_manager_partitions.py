@@ -289,7 +289,8 @@ def test_cleaner_gets_only_logs_with_a_compact_policy(
         world.logs.create(name, topic_id(number), [LEADS, LEADS, None], overrides)
     found = list(world.logs._topics.compacted())
     assert sorted({one.topic for one in found}) == sorted(compacted)
-    assert [(one.partition, one.dir_index) for one in found if one.topic == "own"] == [(0, 0), (1, 1)]
+    assert [(one.partition, one.dir_index) for one in found if one.topic == "own"] == [(0, 0),
+                                                                                       (1, 1)]
     assert all(one.log is world.logs.get(one.topic, one.partition) for one in found)
 
 

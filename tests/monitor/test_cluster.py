@@ -70,7 +70,7 @@ def test_follower_lag_is_the_maximum_over_partitions():
 
 
 def test_controller_reports_elections_and_quorum():
-    quorum = SimpleNamespace(is_answering=True, is_full=True, failures=2, appends=10,
+    quorum = SimpleNamespace(is_responding=True, is_full=True, failures=2, appends=10,
                              append_seconds=0.5, members=members)
     found = samples(SimpleNamespace(image=image(), quorum=quorum, controller=SimpleNamespace(
         is_active=True, elections={"clean": 3, "unclean": 1})))

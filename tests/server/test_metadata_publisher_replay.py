@@ -93,7 +93,7 @@ class Following:
                 role = (state.leader == 1, state.leader_epoch)
                 assert _role(logs.get(topic.name, index)) == (
                     *role, len(state.isr) if role[0] else None), (topic.name, index)
-        here = [logs.place(name, index) for name, _, index, _ in logs._topics.all()]
+        here = [logs.dir_index(name, index) for name, _, index, _ in logs._topics.all()]
         assert logs.disks.loads == [here.count(number) for number in range(len(logs.paths))]
 
 

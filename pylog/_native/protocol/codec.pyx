@@ -199,7 +199,7 @@ cdef class Program:
             <PyObject *> message, <const uint8_t *> PyBytes_AS_STRING(head), len(head), True,
             BYTES_MAX)
 
-    def request_pieces(self, message, prefix):
+    def request_slices(self, message, prefix):
         """Same as request_frame, as a list of bytes and of the message's long memoryviews."""
         cdef bytes head = bytes(4) + prefix
         cdef Writer w

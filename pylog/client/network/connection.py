@@ -314,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         could encode it.
         """
         try:
-            return codec.request_pieces(key, version, correlation_id, self.client_id, message)
+            return codec.request_slices(key, version, correlation_id, self.client_id, message)
         except EncodeError as failure:
             if with_plain_integers(message):
                 return self._encoded(key, version, correlation_id, message)
@@ -322,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
             if version == newest:
                 raise
             # Raises the same error if the version is not the cause.
-            codec.request_pieces(key, newest, correlation_id, self.client_id, message)
+            codec.request_slices(key, newest, correlation_id, self.client_id, message)
             raise UnsupportedByBrokerError(f"{self.host}:{self.port}: {failure}") from None
 
     def _write(self, pieces: list[bytes | memoryview]) -> None:

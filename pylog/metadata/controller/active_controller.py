@@ -135,7 +135,7 @@ class ActiveController(Members):
         mutations: as for topics.create_topics.
         """
         async with self._deciding:
-            request, branches, refused = branching.taken(self._image, request)
+            request, branches, refused = branching.split_branches(self._image, request)
             records, results = await in_slices(controller.create_topics(
                 self._image, request, self._settings, self._random, mutations))
             if branches and records:

@@ -39,7 +39,7 @@ def test_other_voters_are_described_by_their_last_response():
         async def asked(known):
             assert known == end
             return [Voter(2, end - 1, 70, 60), Voter(1, end, 90, 90), Voter(3)]
-        broker.voters = SimpleNamespace(asked=asked)
+        broker.voters = SimpleNamespace(states=asked)
         answer = await described(broker)
         partition = answer.topics[0].partitions[0]
         assert partition.leader_id == 1
@@ -60,7 +60,7 @@ def test_voters_offset_does_not_exceed_the_leaders():
 
         async def asked(known):
             return [Voter(1, end + 2, 90, 90), Voter(2, end + 2, 90, 90)]
-        broker.voters = SimpleNamespace(asked=asked)
+        broker.voters = SimpleNamespace(states=asked)
         partition = (await described(broker)).topics[0].partitions[0]
         assert {voter.log_end_offset for voter in partition.current_voters} == {end}
     with_broker(scenario, VOTERS)
@@ -71,7 +71,7 @@ def test_replaced_controller_returns_no_quorum_description():
         async def asked(known):
             broker.controller.resign()
             return [Voter(1, known, 90, 90), Voter(2, known, 90, 90)]
-        broker.voters = SimpleNamespace(asked=asked)
+        broker.voters = SimpleNamespace(states=asked)
         answer = await described(broker)
         assert (answer.error_code, answer.topics) == (ErrorCode.NOT_CONTROLLER, [])
     with_broker(scenario, VOTERS)

@@ -49,13 +49,13 @@ def test_session_that_exceeds_the_partition_limit_is_ended():
     assert side.fetch(1, 2).error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
     assert [session.member_id for session in side.ended] == [MEMBER]
     assert side.fetch(2).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
-    assert side.sessions.place_count == 0
+    assert side.sessions.partition_count == 0
 
 
 def test_new_session_above_the_partition_limit_is_rejected():
     side = Side()
     assert side.fetch(0, 0, 1, 2).error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
-    assert len(side.sessions) == side.sessions.place_count == 0
+    assert len(side.sessions) == side.sessions.partition_count == 0
 
 
 def test_session_may_replace_forgotten_partitions():

@@ -12,11 +12,11 @@ from tests.protocol.values import random_message
 PLENTY = 1 << 30
 ASKED = [(key, version) for key in elements.ELEMENTS for version in range(
     api.SERVED[key][0], api.SERVED[key][1] + 1)
-    if elements.path_of(elements.of(key).asked, "request", key, version)]
+    if elements.path_of(elements.of(key).request_paths, "request", key, version)]
 
 
 def _pieces(key, version, message, repeats, elements_max=PLENTY, inner_max=PLENTY):
-    path = elements.path_of(elements.of(key).asked, "request", key, version)
+    path = elements.path_of(elements.of(key).request_paths, "request", key, version)
     program = codec.program(tables.name_of("request", key), version)
     return path, Pieces(program, program.encode(message), path, repeats, elements_max, PLENTY,
                         inner_max)
@@ -154,7 +154,7 @@ def test_too_long_key_is_rejected_before_decoding():
     body = program.encode(request)
     longest = b"\x80\x80\x02" + b"x" * 32_767
     assert body.count(longest) == 1
-    path = elements.path_of(elements.of(20).asked, "request", 20, 6)
+    path = elements.path_of(elements.of(20).request_paths, "request", 20, 6)
     assert Pieces(program, body, path, ONCE, 10, PLENTY, PLENTY).survey()
     longer = body.replace(longest, b"\x81\x80\x02" + b"x" * 32_768)
     with pytest.raises(ProtocolError, match="an impossible length"):

@@ -97,7 +97,7 @@ def test_login_does_not_wait_for_the_issuer():
             "sasl.oauthbearer.allow.unverified.audience": "true",
             "sasl.oauthbearer.allow.unverified.issuer": "true"})
         mechanisms, token = mechanisms_of(settings), issuer.token()
-        mechanisms.check(asks=False)
+        mechanisms.check(contacts_issuer=False)
         assert not let_in(mechanisms, token)
         end_s = time.monotonic() + 20
         while not let_in(mechanisms, token):

@@ -38,7 +38,7 @@ def _options(topic) -> dict[str, str | None]:
     return {config.name: config.value for config in topic.configs if config.name in OPTIONS}
 
 
-def taken(image: Image, request) -> tuple:
+def split_branches(image: Image, request) -> tuple:
     """Return (the request without creation options, {branch: (source, Cut)}, rejected topics)."""
     new = messages.CreateTopicsRequest
     branches, refused, topics = {}, [], []

@@ -34,12 +34,12 @@ def branch(*, partitions=-1, factor=-1, assignments=None, source="source", **opt
 
 def test_request_without_branches_is_unchanged(image):
     request = NEW(topics=[topic("plain", configs={"retention.ms": "7"})])
-    assert branching.taken(image, request) == (request, {}, [])
+    assert branching.split_branches(image, request) == (request, {}, [])
 
 
 def test_branch_inherits_partitions_and_settings_of_its_source(image):
     plain = topic("plain", 7, 1)
-    request, branches, refused = branching.taken(image, NEW(
+    request, branches, refused = branching.split_branches(image, NEW(
         topics=[plain, branch(retention_ms="9", at_offset="12")], timeout_ms=33,
         validate_only=True))
     assert branches == {"branch": ("source", Cut(12, None))} and refused == []
@@ -56,7 +56,7 @@ def test_branch_inherits_partitions_and_settings_of_its_source(image):
     ({"at_offset": "9" * 18}, Cut(10**18 - 1, None)),
     ({"partitions": 2, "factor": 1}, Cut(None, None))])
 def test_branch_ends_at_the_requested_offset(image, options, cut):
-    _, branches, refused = branching.taken(image, NEW(topics=[branch(**options)]))
+    _, branches, refused = branching.split_branches(image, NEW(topics=[branch(**options)]))
     assert branches == {"branch": ("source", cut)} and refused == []
 
 
@@ -78,7 +78,7 @@ def test_branch_ends_at_the_requested_offset(image, options, cut):
 ])
 def test_invalid_branch_does_not_affect_other_topics(image, options, error, text):
     plain = topic("plain")
-    request, branches, (refused,) = branching.taken(image, NEW(topics=[branch(**options), plain]))
+    request, branches, (refused,) = branching.split_branches(image, NEW(topics=[branch(**options), plain]))
     assert request.topics == [plain] and branches == {}
     assert (refused.name, refused.error) == ("branch", error)
     assert re.search(text, refused.message)
@@ -86,7 +86,7 @@ def test_invalid_branch_does_not_affect_other_topics(image, options, error, text
 
 def test_branches_are_rejected_in_clusters_of_several_brokers():
     two = create(cluster(2), topic("source"))[0]
-    _, branches, (refused,) = branching.taken(two, NEW(topics=[branch()]))
+    _, branches, (refused,) = branching.split_branches(two, NEW(topics=[branch()]))
     assert branches == {} and refused.error == E.INVALID_REQUEST
     assert "clusters cannot create them" in refused.message
 
