@@ -13,7 +13,7 @@ SECRET, OWNER, RENEWER, NOW = "secret", "User:owner", "User:renewer", 1000
 LIMITS, OFF = Limits(SECRET, 500, 100), Limits(None, 500, 100)
 
 
-def split_branches(image, decision):
+def taken(image, decision):
     records, decided = decision
     return apply(image, records, image.offset + max(1, len(records)), 1), decided
 

@@ -78,7 +78,8 @@ def test_branch_ends_at_the_requested_offset(image, options, cut):
 ])
 def test_invalid_branch_does_not_affect_other_topics(image, options, error, text):
     plain = topic("plain")
-    request, branches, (refused,) = branching.split_branches(image, NEW(topics=[branch(**options), plain]))
+    request, branches, (refused,) = branching.split_branches(image,
+                                                             NEW(topics=[branch(**options), plain]))
     assert request.topics == [plain] and branches == {}
     assert (refused.name, refused.error) == ("branch", error)
     assert re.search(text, refused.message)
