@@ -102,7 +102,7 @@ class Console:
         return "" if len(self.clusters) == 1 else f"/c/{quote(name, safe='')}"
 
     def mechanisms(self, name: str) -> list[str]:
-        """Return the SASL mechanisms to try, the one of the last login first."""
+        """Return the SASL mechanisms to try, starting with that of the last login."""
         return sorted(SASL_MECHANISMS, key=lambda one: one != self.mechanism.get(name))
 
     def permits(self, principal: str, permission: str) -> bool:

@@ -29,7 +29,7 @@ class Audit:
 
     def write(self, name: str, *, principal: str, address: str, session: str, cluster: str = "",
               allowed: bool = True, **details: Any) -> None:
-        """Write one line. name: what was done, "topics.create". details: JSON values."""
+        """Write one line. name: of the action, "topics.create". details: JSON values."""
         line: dict[str, Any] = {
             "time_ms": self._now_ms(), "principal": f"User:{principal}", "host": address,
             "request": "console", "operation": name, "session": session, "cluster": cluster,

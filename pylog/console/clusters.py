@@ -181,7 +181,7 @@ async def open_session(config: ClusterConfig, prefix: str, now_ms: Callable[[], 
 
 
 def _limited(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with timeouts that suit a person who waits for a page."""
+    """Return settings with timeouts that are short enough for a page."""
     return {"client.id": "pylog-console", "request.timeout.ms": REQUEST_MS_MAX,
             "default.api.timeout.ms": CALL_MS_MAX, **settings}
 

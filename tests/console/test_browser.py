@@ -7,7 +7,7 @@ from tests.console.browsers import chromium, page_of, violations
 PAGES = ["/", "/brokers", "/brokers/1", "/brokers/1/settings?q=log.ret", "/topics", "/topics/new",
          "/topics/seen", "/topics/seen/settings", "/topics/seen/settings?edit=retention.ms",
          "/topics/seen/settings?edit=", "/topics/seen/produce", "/topics/seen/purge",
-         "/topics/seen/delete", "/topics/seen/records",
+         "/topics/seen/delete", "/topics/seen/records", "/topics/seen/records/0/1",
          "/topics/seen/records?value=nothing&json=$.a==1&json=$.b", "/topics/seen/records?json=x",
          "/topics/seen/copy", "/jobs", "/audit", "/about", "/preferences", "/no-such-page"]
 XSS = ["<script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "'-alert(1)-'",

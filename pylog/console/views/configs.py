@@ -89,7 +89,7 @@ async def _change(request: Request, cluster: ClusterSession, resource: ConfigRes
         await config_entries.apply(cluster.admin, resource, changes)
         return redirect(cluster.url(*path, "settings"), f"The settings of {title} were changed.")
     if form.get("step") == "apply":
-        failure = "Somebody else changed these settings since the preview. This is the new one."
+        failure = "Another user changed these settings since the preview. This is the new preview."
     not_audited(request)
     if found:
         try:

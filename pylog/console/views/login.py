@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Invariants: a failed login does not reveal whether the user exists; a login gets a new session id;
-  the page after a login is one of this console.
+  a login leads only to pages of this console.
 Source: OWASP Authentication Cheat Sheet.
 """
 
