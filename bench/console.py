@@ -1,4 +1,6 @@
-"""Measure the web console: `python -m bench.console [--records 1000000] [--rows search,download]`.
+"""Measure the web console: `python -m bench.console [--records 1000000] [--groups 15000]`.
+
+A count of 0 omits its loads.
 
 Owns: one broker and one console, as child processes, with their directories.
 Invariants: each figure is printed beside its goal; time and CPU are measured from the request until
@@ -6,6 +8,7 @@ Invariants: each figure is printed beside its goal; time and CPU are measured fr
 """
 
 import argparse
+import asyncio
 import http.client
 import json
 import os
@@ -24,7 +27,8 @@ import pyarrow as pa
 from bench.brokers import CHECKOUT, PylogBroker
 from bench.machine import commit_line, machine_line
 from bench.process import cpu_seconds, peak_rss_bytes, rss_bytes
-from pylog.client import Admin, NewTopic, Producer
+from pylog.client import Admin, NewTopic, Producer, TopicPartition
+from pylog.client.admin.admin import Admin as AsyncAdmin
 from pylog.testing.ports import free_port
 
 VALUE_BYTES, STEP = 1024, 10_000
@@ -42,6 +46,15 @@ GOALS: dict[str, tuple[str, Callable[[float, int], bool]]] = {
     "copy": ("at least 200 MB/s", lambda seconds, size: size / 1e6 / seconds >= 200),
     "start": ("first page in 1 s", lambda seconds, _: seconds <= 1),
 }
+# Page -> (path, seconds at most), for 15,000 groups that read one topic.
+GROUP_GOALS = {
+    "no match": ("/groups?q=no-such-group", 0.3),
+    "first page, lags": ("/groups", 0.3),
+    "ordered by lag": ("/groups?sort=-lag_records", 5.0),
+    "groups of topic": ("/topics/groups/groups", 2.0),
+    "one group": ("/groups/group-000001", 0.3),
+}
+ROUNDS, COMMITS_AT_ONCE = 3, 100
 MEMORY_GOAL_BYTES, IDLE_GOAL_BYTES = 250 * 10**6, 60 * 10**6
 
 
@@ -174,12 +187,16 @@ def copied(session: Session, topic: str, target: str, records: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
-    records = parser.parse_args().records
+    parser.add_argument("--groups", type=int, default=15_000)
+    given = parser.parse_args()
     print(machine_line(), commit_line(), sep="\n")
     with tempfile.TemporaryDirectory(prefix="bench-console-", dir="/var/tmp") as folder:
         broker = PylogBroker(Path(folder, "broker")).start()
         try:
-            measure(f"127.0.0.1:{broker.port}", Path(folder), records)
+            if given.records:
+                measure(f"127.0.0.1:{broker.port}", Path(folder), given.records)
+            if given.groups:
+                measure_groups(f"127.0.0.1:{broker.port}", Path(folder), given.groups)
         finally:
             broker.stop()
 
@@ -223,6 +240,39 @@ def measure(bootstrap: str, folder: Path, records: int) -> None:
     memory = max(PEAKS)
     print(f"peak memory {memory / 1e6:.0f} MB, goal at most {MEMORY_GOAL_BYTES / 1e6:.0f} MB: "
           f"{'met' if memory <= MEMORY_GOAL_BYTES else 'MISSED'}")
+
+
+def measure_groups(bootstrap: str, folder: Path, count: int) -> None:
+    """Print the shortest time of ROUNDS for each page of groups."""
+    asyncio.run(commit(bootstrap, count))
+    print(f"{f'{count:,} groups':<18}{'seconds':>9}{'CPU s':>9}{'peak MB':>9}  goal")
+    with console_of(bootstrap, folder) as (process, port, _):
+        session = Session(port)
+        for name, (path, goal_s) in GROUP_GOALS.items():
+            rounds = []
+            for _ in range(ROUNDS):
+                cpu_s, began_s = cpu_seconds(process.pid), time.monotonic()
+                session.get(path)
+                rounds.append((time.monotonic() - began_s, cpu_seconds(process.pid) - cpu_s))
+            seconds, cpu_s = min(rounds)
+            print(f"{name:<18}{seconds:>9.3f}{cpu_s:>9.2f}"
+                  f"{peak_rss_bytes(process.pid) / 1e6:>9.0f}  at most {goal_s:g} s: "
+                  f"{'met' if seconds <= goal_s else 'MISSED'}", flush=True)
+
+
+async def commit(bootstrap: str, count: int) -> None:
+    """Create groups with a committed offset of one topic."""
+    room = asyncio.Semaphore(COMMITS_AT_ONCE)
+    async with AsyncAdmin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics([NewTopic("groups", 4)])
+
+        async def one(number: int) -> None:
+            async with room:
+                await admin.alter_consumer_group_offsets(
+                    f"group-{number:06}", {TopicPartition("groups", number % 4): 0},
+                    timeout=WAIT_S)
+
+        await asyncio.gather(*map(one, range(count)))
 
 
 PEAKS: list[int] = []

@@ -60,8 +60,12 @@ def console(session: Session, listener: str | None, profiles: tuple[str, ...],
     if not clusters:
         client = _client_settings(session)
         clusters = [(settings["console.cluster.name"] or str(client["bootstrap.servers"]), client)]
-    _serve(settings, clusters, lambda url: session.out.result(
-        {"url": url}, f"The console is at {url}"))
+
+    def ready(url: str) -> None:
+        session.out.result({"url": url}, f"The console is at {url}")
+        session.out.flush()  # A program that reads a pipe needs the address now.
+
+    _serve(settings, clusters, ready)
 
 
 def _profile(session: Session, name: str) -> dict[str, Any]:
