@@ -44,7 +44,7 @@ def test_a_group_member_reads_seeks_and_commits(broker):
     asyncio.run(work())
 
 
-def test_iterating_and_waking(broker):
+def test_asyncio_iteration_returns_records_until_wakeup(broker):
     topic = new_topic(broker)
     put(broker, topic, rows(5))
 

@@ -85,7 +85,7 @@ def share_group(target) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["on_delivery", "add_done_callback", "on_acknowledgement"])
-def test_a_delivery_callback(target, topic, kind, where):
+def test_raising_delivery_callback_fails_no_record(target, topic, kind, where):
     called, delivered = [], []
     fails = raising(kind, called)
 
@@ -110,7 +110,7 @@ def test_a_delivery_callback(target, topic, kind, where):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_statistics_callback(target, topic, kind):
+def test_raising_statistics_callback_is_called_again(target, topic, kind):
     called = []
     with Producer(bootstrap_servers=target.bootstrap, statistics_interval_ms=50,
                   stats_cb=raising(kind, called)) as producer:
@@ -139,7 +139,8 @@ def test_interceptor_and_serializer_errors_of_a_send_are_raised_by_it(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["on_assign", "on_revoke"])
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_rebalance_listener(target, topic, kind, where, protocol):
+def test_rebalance_listener_error_is_raised_once_and_keeps_the_partitions(
+        target, topic, kind, where, protocol):
     """The call that ran the callback raises the exception; the consumer has its partitions, and
     another call works.
     """
@@ -178,7 +179,7 @@ def test_a_rebalance_listener(target, topic, kind, where, protocol):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["commit_async", "on_commit"])
-def test_a_commit_callback(target, topic, kind, where):
+def test_raising_commit_callback_keeps_the_committed_offset(target, topic, kind, where):
     called = []
     fails = raising(kind, called)
 
@@ -200,7 +201,7 @@ def test_a_commit_callback(target, topic, kind, where):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("client", [Producer, Consumer, ShareConsumer])
-def test_an_interceptors_close(target, topic, kind, client):
+def test_raising_interceptor_does_not_prevent_close(target, topic, kind, client):
     called = []
 
     class Interceptor:
@@ -239,7 +240,7 @@ ENDS_LOOP = (SystemExit, KeyboardInterrupt)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["on_delivery", "add_done_callback", "on_acknowledgement",
                                    "stats_cb", "commit_async", "on_commit"])
-def test_a_callback_on_the_loop_of_the_application(target, topic, kind, where):
+def test_only_exit_errors_of_callbacks_end_the_applications_loop(target, topic, kind, where):
     called, done = [], []
     fails = raising(kind, called)
 
@@ -299,7 +300,7 @@ def test_a_callback_on_the_loop_of_the_application(target, topic, kind, where):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_coroutine", [False, True])
-def test_a_listener_on_the_loop_of_the_application(target, topic, kind, is_coroutine):
+def test_only_exit_errors_of_listeners_end_the_applications_loop(target, topic, kind, is_coroutine):
     called, done = [], []
 
     def on_assign(partitions):
@@ -342,7 +343,7 @@ def test_a_listener_on_the_loop_of_the_application(target, topic, kind, is_corou
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("client", [aio.Producer, aio.Consumer, aio.ShareConsumer])
-def test_an_interceptors_close_with_asyncio(target, topic, kind, client):
+def test_raising_interceptor_does_not_prevent_asyncio_close(target, topic, kind, client):
     called = []
 
     class Interceptor:
@@ -677,7 +678,7 @@ def test_raising_assignor_is_called_again_by_the_next_poll(target, topic, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_assignor_on_the_loop_of_the_application(target, topic, kind):
+def test_only_exit_errors_of_assignors_end_the_applications_loop(target, topic, kind):
     put_values(target.bootstrap, topic)
     called, found, raised = [], [], []
 
@@ -763,7 +764,7 @@ def test_a_listener_that_raises_in_close_leaves_the_group(target, topic, kind, p
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_listener_for_lost_partitions_on_the_loop_of_the_application(
+def test_only_exit_errors_of_loss_listeners_end_the_applications_loop(
         target, topic, kind, protocol):
     put_values(target.bootstrap, topic)
     called, raised, found = [], [], []

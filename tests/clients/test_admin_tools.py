@@ -167,7 +167,7 @@ def test_kafka_transactions_describes_producers(target):
     assert re.search(r"^4711\s+2\s+", told, re.MULTILINE)
 
 
-def test_confluent_kafkas_admin_client(target):
+def test_admin_client_of_confluent_kafka_changes_topics_settings_and_records(target):
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import (
         AdminClient,

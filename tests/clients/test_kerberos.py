@@ -69,13 +69,13 @@ def there_and_back(given: dict, topic: str) -> list:
     return got
 
 
-def test_our_client_with_a_keytab(broker, alice):
+def test_our_client_logs_in_with_a_keytab(broker, alice):
     given = settings(broker, **{"sasl.kerberos.keytab": alice,
                                 "sasl.kerberos.principal": f"alice@{REALM}"})
     assert there_and_back(given, unique("kerberos-keytab")) == LINES.splitlines()
 
 
-def test_our_client_with_tickets_of_kinit(broker, realm, alice):
+def test_our_client_logs_in_with_tickets_of_kinit(broker, realm, alice):
     realm.kinit("alice", alice)
     assert there_and_back(settings(broker), unique("kerberos-kinit")) == LINES.splitlines()
 
@@ -101,7 +101,7 @@ def test_ticket_for_another_service_is_rejected(broker, realm, alice):
         admin.list_topics()
 
 
-def test_kcat(broker, realm, alice):
+def test_kcat_logs_in_with_tickets_of_kinit(broker, realm, alice):
     if shutil.which("kcat") is None:
         pytest.skip("apt install kcat")
     realm.kinit("alice", alice)
@@ -112,7 +112,7 @@ def test_kcat(broker, realm, alice):
 
 
 @pytest.mark.kafka
-def test_javas_tools(broker, realm, alice, tmp_path):
+def test_java_tools_log_in_with_a_keytab(broker, realm, alice, tmp_path):
     config = tmp_path / "client.properties"
     config.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=GSSAPI\n"

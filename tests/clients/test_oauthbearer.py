@@ -33,14 +33,14 @@ def broker(issuer):
         yield running
 
 
-def test_librdkafka_with_a_callback(broker, issuer):
+def test_librdkafka_logs_in_with_the_token_of_a_callback(broker, issuer):
     settings = {"bootstrap.servers": broker.bootstrap, "security.protocol": "sasl_plaintext",
                 "sasl.mechanism": "OAUTHBEARER",
                 "oauth_cb": lambda config: (issuer.token("alice"), time.time() + 3600)}
     assert round_trips.librdkafka(settings, unique("oauth-librdkafka"), VALUES) == VALUES
 
 
-def test_librdkafka_with_an_issuer(broker, issuer):
+def test_librdkafka_logs_in_with_the_token_of_an_issuer(broker, issuer):
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({
@@ -51,7 +51,7 @@ def test_librdkafka_with_an_issuer(broker, issuer):
     assert admin.list_topics(timeout=30).brokers
 
 
-def test_kafka_python(broker, issuer):
+def test_kafka_python_logs_in_with_a_token(broker, issuer):
     from kafka.net.sasl.oauth import AbstractTokenProvider
 
     class Provider(AbstractTokenProvider):
@@ -63,7 +63,7 @@ def test_kafka_python(broker, issuer):
     assert round_trips.kafka_python(settings, unique("oauth-kafka-python"), VALUES) == VALUES
 
 
-def test_aiokafka(broker, issuer):
+def test_aiokafka_logs_in_with_a_token(broker, issuer):
     from aiokafka.abc import AbstractTokenProvider
 
     class Provider(AbstractTokenProvider):
@@ -95,7 +95,7 @@ def by_assertion(issuer, folder, **more):
 
 
 @pytest.mark.parametrize("kind", ["DefaultJwtRetriever", "JwtBearerJwtRetriever"])
-def test_our_tool_with_a_signed_assertion(broker, issuer, tmp_path, kind):
+def test_our_tool_logs_in_with_a_signed_assertion(broker, issuer, tmp_path, kind):
     config = by_assertion(issuer, tmp_path, **{
         "sasl.oauthbearer.jwt.retriever.class":
             f"org.apache.kafka.common.security.oauthbearer.{kind}"})
@@ -106,7 +106,7 @@ def test_our_tool_with_a_signed_assertion(broker, issuer, tmp_path, kind):
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["DefaultJwtRetriever", "JwtBearerJwtRetriever"])
-def test_javas_tools_with_a_signed_assertion(broker, issuer, tmp_path, kind):
+def test_java_tools_log_in_with_a_signed_assertion(broker, issuer, tmp_path, kind):
     package = "org.apache.kafka.common.security.oauthbearer"
     template = tmp_path / "template"
     template.write_text('{"header": {}, "payload": {}}')
@@ -123,7 +123,7 @@ def test_javas_tools_with_a_signed_assertion(broker, issuer, tmp_path, kind):
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_javas_tools_with_an_issuer(broker, issuer, tmp_path):
+def test_java_tools_log_in_with_the_token_of_an_issuer(broker, issuer, tmp_path):
     module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     endpoint = f"{issuer.server.url}/token"
     config = tmp_path / "client.properties"

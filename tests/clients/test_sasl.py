@@ -34,14 +34,14 @@ def address():
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_librdkafka(address, mechanism):
+def test_librdkafka_logs_in_with_a_password(address, mechanism):
     settings = {"bootstrap.servers": address, "security.protocol": "sasl_plaintext",
                 "sasl.mechanism": mechanism, "sasl.username": "alice", "sasl.password": PASSWORD}
     assert round_trips.librdkafka(settings, unique("sasl-librdkafka"), VALUES) == VALUES
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_kcat(address):
+def test_kcat_logs_in_with_a_password(address):
     """By PLAIN: the librdkafka that Debian's kcat contains has a wrong SCRAM, which Kafka 4.3
     rejects too.
     """
@@ -52,7 +52,7 @@ def test_kcat(address):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("client", [round_trips.kafka_python, round_trips.aiokafka])
-def test_clients_in_python(address, client, mechanism):
+def test_python_clients_log_in_with_a_password(address, client, mechanism):
     settings = {"bootstrap_servers": address, "security_protocol": "SASL_PLAINTEXT",
                 "sasl_mechanism": mechanism, "sasl_plain_username": "alice",
                 "sasl_plain_password": PASSWORD}
@@ -62,7 +62,7 @@ def test_clients_in_python(address, client, mechanism):
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_javas_tools_by_their_command_config(address, tmp_path, mechanism):
+def test_java_tools_log_in_by_their_command_config(address, tmp_path, mechanism):
     module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
     config = tmp_path / "client.properties"
     config.write_text(

@@ -31,7 +31,7 @@ def files(broker, tmp_path_factory):
             "trust": write(root, "trust.p12", broker.authority.trust_store("secret"))}
 
 
-def test_librdkafka(broker, files):
+def test_librdkafka_reads_what_it_wrote_over_tls(broker, files):
     settings = {"bootstrap.servers": broker.bootstrap, "security.protocol": "ssl",
                 "ssl.ca.location": files["ca"], "ssl.certificate.location": files["chain"],
                 "ssl.key.location": files["key"]}
@@ -39,20 +39,20 @@ def test_librdkafka(broker, files):
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_kcat(broker, files):
+def test_kcat_reads_what_it_wrote_over_tls(broker, files):
     settings = {"security.protocol": "ssl", "ssl.ca.location": files["ca"],
                 "ssl.certificate.location": files["chain"], "ssl.key.location": files["key"]}
     assert round_trips.kcat(broker.bootstrap, settings, unique("tls-kcat"), LINES) == LINES
 
 
-def test_kafka_python(broker, files):
+def test_kafka_python_reads_what_it_wrote_over_tls(broker, files):
     settings = {"bootstrap_servers": broker.bootstrap, "security_protocol": "SSL",
                 "ssl_cafile": files["ca"], "ssl_certfile": files["chain"],
                 "ssl_keyfile": files["key"]}
     assert round_trips.kafka_python(settings, unique("tls-kafka-python"), VALUES) == VALUES
 
 
-def test_aiokafka(broker, files):
+def test_aiokafka_reads_what_it_wrote_over_tls(broker, files):
     context = ssl.create_default_context(cafile=files["ca"])
     context.load_cert_chain(files["chain"], files["key"])
     settings = {"bootstrap_servers": broker.bootstrap, "security_protocol": "SSL",
@@ -62,7 +62,7 @@ def test_aiokafka(broker, files):
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_javas_tools_by_their_command_config(broker, files, tmp_path):
+def test_java_tools_connect_over_tls_by_their_command_config(broker, files, tmp_path):
     config = tmp_path / "client.properties"
     config.write_text(
         "security.protocol=SSL\nssl.truststore.password=secret\nssl.keystore.password=secret\n"

@@ -69,7 +69,7 @@ def test_controllers_start_with_the_same_records(controllers):
     oracle.compared(controllers, scenario)
 
 
-def test_registrations_and_heartbeats(controllers):
+def test_registrations_and_heartbeats_match_kafka(controllers):
     async def scenario(both):
         for side in both.sides:
             await side.records()
@@ -104,7 +104,7 @@ def test_registrations_and_heartbeats(controllers):
     oracle.compared(controllers, scenario)
 
 
-def test_topics_and_partitions(controllers):
+def test_topics_and_partitions_match_kafka(controllers):
     async def scenario(both):
         await joined(both)
         await both.ask(creation("a", [[1, 2, 3], [2, 3, 4]], [("retention.ms", "1000")]), CREATE)
@@ -133,7 +133,7 @@ def test_topics_and_partitions(controllers):
     oracle.compared(controllers, scenario)
 
 
-def test_isr_changes_and_elections(controllers):
+def test_isr_changes_and_elections_match_kafka(controllers):
     async def scenario(both):
         await joined(both)
         await both.ask(creation("i", [[1, 2, 3], [2, 3, 1]], [("min.insync.replicas", "2")]),
@@ -172,7 +172,7 @@ def test_isr_changes_and_elections(controllers):
     oracle.compared(controllers, scenario)
 
 
-def test_reassignments(controllers):
+def test_reassignments_match_kafka(controllers):
     async def scenario(both):
         await joined(both)
         await both.ask(creation("r", [[1, 2], [2, 3]]), CREATE)
@@ -199,7 +199,7 @@ def test_reassignments(controllers):
     oracle.compared(controllers, scenario)
 
 
-def test_settings_quotas_credentials_and_features(controllers):
+def test_settings_quotas_credentials_and_features_match_kafka(controllers):
     async def scenario(both):
         await joined(both)
         await both.ask(creation("s", [[1]]), CREATE)
@@ -250,7 +250,7 @@ def test_settings_quotas_credentials_and_features(controllers):
     oracle.compared(controllers, scenario)
 
 
-def test_directories_of_replicas(controllers):
+def test_directories_of_replicas_match_kafka(controllers):
     async def scenario(both):
         await joined(both)
         await both.ask(creation("d", [[1, 2], [2, 1]]), CREATE)
@@ -267,7 +267,7 @@ def test_directories_of_replicas(controllers):
     oracle.compared(controllers, scenario)
 
 
-def test_cordoned_directories(controllers):
+def test_cordoned_directories_match_kafka(controllers):
     async def scenario(both):
         await joined(both)
         await both.ask(heartbeat(1, cordoned=[]), BEAT, "nothing, said for the first time")
@@ -294,7 +294,7 @@ def test_cordoned_directories(controllers):
     oracle.compared(controllers, scenario)
 
 
-def test_access_rules(controllers):
+def test_access_rules_match_kafka(controllers):
     # For unsupported versions Kafka closes the connection, and for requests that its brokers reject
     # its controller returns -1: tests/wire compares brokers.
     async def scenario(both):
@@ -372,7 +372,7 @@ class Placed:
             for rack in leads.values())
 
 
-def test_automatic_replica_placement(controllers):
+def test_automatic_replica_placement_matches_kafka(controllers):
     async def scenario(both):
         async def placed(name, partitions, factor, more=0):
             await both.ask(creation(name, partitions=partitions, factor=factor), CREATE,
@@ -559,7 +559,7 @@ async def walk(both, seed, steps):
         await walking.step()
 
 
-def test_a_random_walk(controllers):
+def test_random_controller_requests_match_kafka(controllers):
     # Other walks reach intended differences: a broker removed by a reassignment is no longer
     # eligible.
     oracle.compared(controllers, walk, 1, 60)

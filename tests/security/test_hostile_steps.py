@@ -52,7 +52,7 @@ def talk(login, messages) -> bool:
 
 @pytest.mark.parametrize("mechanism", scram.MECHANISMS)
 @pytest.mark.parametrize("step", [0, 1])
-def test_scram(mechanism, step, random_source):
+def test_corrupt_scram_messages_never_log_in(mechanism, step, random_source):
     number = scram.MECHANISMS[mechanism]
     found = scram.credential(number, SALT, scram.salted(number, "right", SALT, ITERATIONS),
                              ITERATIONS)
@@ -77,7 +77,7 @@ def test_scram(mechanism, step, random_source):
         assert not talk(made(), [lambda _, first=first: first, last, last])
 
 
-def test_plain(random_source):
+def test_corrupt_plain_messages_never_log_in(random_source):
     known = {"alice": "right"}
     assert talk(plain.Exchange(known), [lambda _: b"\0alice\0right"])
     for _ in range(ROUNDS):
@@ -85,7 +85,7 @@ def test_plain(random_source):
         assert not talk(plain.Exchange(known), [lambda _, message=message: message])
 
 
-def test_bearer(random_source):
+def test_corrupt_bearer_messages_never_log_in(random_source):
     def check(text):
         raise TokenRefused("no token counts")
 
@@ -95,7 +95,7 @@ def test_bearer(random_source):
                                                  lambda _: random_source.randbytes(20)])
 
 
-def test_kerberos(exchange, random_source):  # noqa: F811
+def test_kerberos_login_needs_a_valid_layer_choice(exchange, random_source):  # noqa: F811
     for _ in range(ROUNDS):
         choice = spoiled(b"w\x01\x00\x00\x00", random_source)
         login = exchange()

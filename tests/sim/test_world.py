@@ -81,34 +81,34 @@ def test_seed_with_an_empty_node_is_deterministic():
     assert first.network.sent == second.network.sent
 
 
-# With a seed that finds it, or a slightly smaller one.
+# With the first seed that finds it. After a change of behaviour a later one may be needed.
 PLANTS = [
     (plants.fenced_brokers_join, 0),
     (plants.acknowledged_before_followers_append, 0),
-    (plants.no_truncation, 1),
-    (plants.truncated_to_its_own_end, 1),
-    (plants.divergence_is_not_checked, 2),
-    (plants.joins_below_the_high_watermark, 2),
+    (plants.no_truncation, 8),
+    (plants.truncated_to_its_own_end, 8),
+    (plants.divergence_is_not_checked, 13),
+    (plants.joins_below_the_high_watermark, 4),
     (plants.any_replica_is_elected, 0),
-    (plants.silent_brokers_are_not_fenced, 1),
-    (plants.moves_end_early, 1),
+    (plants.silent_brokers_are_not_fenced, 9),
+    (plants.moves_end_early, 3),
     (plants.elections_without_a_new_epoch, 0),
-    (plants.append_with_unknown_outcome_counts_as_failed, 0),
-    (plants.local_copy_is_written_before_the_quorum, 3),
+    (plants.append_with_unknown_outcome_counts_as_failed, 5),
+    (plants.local_copy_is_written_before_the_quorum, 5),
     (plants.torn_batches_are_kept, 0),
     (plants.failed_disks_are_not_reported, 0),
-    (plants.replica_without_space_is_given_up, 80),
+    (plants.replica_without_space_is_given_up, 81),
     (plants.snapshots_forget_producer_ids, 4),
-    (plants.sessions_use_the_wall_clock, 5),
-    (plants.coordinators_answer_before_their_records_are_durable, 130),
-    (plants.markers_are_sent_once, 100),
+    (plants.sessions_use_the_wall_clock, 10),
+    (plants.coordinators_answer_before_their_records_are_durable, 150),
+    (plants.markers_are_sent_once, 101),
     (plants.unchanged_isr_is_proposed_again, 0),
-    (plants.followers_fetch_before_their_flush, 0),
-    (plants.leaders_count_before_their_flush, 0),
-    (plants.deleted_directories_are_not_noticed, 0),
-    (plants.full_disks_count_as_failed, 0),
-    (plants.empty_nodes_skip_the_proof_of_absence, 0),
-    (plants.a_moment_proves_absence, 0),
+    (plants.followers_fetch_before_their_flush, 1),
+    (plants.leaders_count_before_their_flush, 50),
+    (plants.deleted_directories_are_not_noticed, 59),
+    (plants.full_disks_count_as_failed, 4),
+    (plants.empty_nodes_skip_the_proof_of_absence, 6),
+    (plants.a_moment_proves_absence, 6),
 ]
 
 

@@ -141,7 +141,7 @@ def test_file_sink_is_exactly_once_across_restarts(spark, target, tmp_path, kind
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_stream_from_topic_to_topic(spark, target, tmp_path, kind):
+def test_stream_copies_every_record_from_topic_to_topic(spark, target, tmp_path, kind):
     source, sink = f"from-{kind}", f"to-{kind}"
     filled(target.bootstrap, source, Content(1), 500)
     cluster.create_topic({"bootstrap.servers": target.bootstrap}, sink, 2)

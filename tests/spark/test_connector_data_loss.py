@@ -54,7 +54,7 @@ def is_data_loss(query, kind, pattern):
 
 
 @pytest.mark.parametrize("count", [35, 5], ids=["longer", "shorter"])
-def test_recreated_topic(target, query, count):
+def test_recreated_topic_is_reported_as_data_loss(target, query, count):
     topic = new_topic(target.bootstrap)
     old = fill(target, topic, "old", 20)
     for kind in ("pylog", "kafka"):

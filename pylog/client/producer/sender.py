@@ -291,7 +291,8 @@ class Sender:
             return None
         return connection.send(request, version=version)
 
-    def _on_response(self, node_id: int, pendings: list[Pending], done: asyncio.Future[Any]) -> None:
+    def _on_response(self, node_id: int, pendings: list[Pending],
+                     done: asyncio.Future[Any]) -> None:
         self.in_flight[node_id] -= 1
         failure = None if done.cancelled() else done.exception()
         if failure is None and not done.cancelled():

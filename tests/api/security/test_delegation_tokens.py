@@ -239,7 +239,7 @@ def test_kafka_tool_creates_a_token_for_the_python_client(ports, monkeypatch):
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_kafkas_tool(ports, tmp_path):
+def test_kafkas_tool_creates_describes_renews_and_expires_tokens(ports, tmp_path):
     from bench.kafka import run_tool
 
     config = tmp_path / "client.properties"

@@ -164,7 +164,7 @@ def test_a_consumer_that_commits_by_itself_or_has_no_group_is_rejected(bootstrap
         producer.transaction().__enter__()
 
 
-def test_the_same_with_asyncio(bootstrap, topics):
+def test_asyncio_transaction_commits_records_and_offsets_together(bootstrap, topics):
     source, goal = topics
 
     async def work():

@@ -131,7 +131,7 @@ def test_requests_and_responses_of_any_size(server, random_source):
     assert server.stat("handshakes_failed") == 0
 
 
-def test_request_in_records_of_one_byte(server):
+def test_request_split_into_one_byte_tls_records_is_answered(server):
     with server.connect() as connection:
         for byte in raw.frame(raw.header(raw.METADATA, 9, 6) + b"body"):
             connection.send(bytes([byte]))
