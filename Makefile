@@ -13,7 +13,7 @@ BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-
 	zstd.h=libzstd-dev snappy-c.h=libsnappy-dev zlib.h=zlib1g-dev openssl/ssl.h=libssl-dev
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
 TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven etcd=etcd-server openssl=openssl \
-	ip=iproute2 nft=nftables chromium=chromium
+	ip=iproute2 nft=nftables chromium=chromium mandoc=mandoc
 TRIAL_NEEDS := $(if $(JAVA_HOME),,java=default-jre-headless)
 RELEASE_NEEDS := nasm=nasm perl=perl dpkg-deb=dpkg mvn=maven aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu
 OPENSSL_NEEDS := python3=python3 gcc=gcc dpkg-deb=dpkg objcopy=binutils
@@ -96,7 +96,7 @@ tidy: build $(VENV)/.tested
 	$(VENV)/bin/mypy
 
 # The documents that are derived from tables.
-docs: build
+docs: build $(VENV)/.develop
 	$(PY) -m pylog.config.document docs/reference
 	$(PY) -m pylog.protocol.document docs/reference/protocol.md
 	$(PY) -m pylog.monitor.document docs/reference/metrics.md
@@ -108,6 +108,7 @@ docs: build
 	$(PY) -m release.man docs/man
 	$(PY) -m release.alerts docs/alerts/pylog.rules.yml docs/howto/alerts.md
 	$(PY) -m release.dashboards docs/grafana
+	$(PY) -m release.public_api
 
 # The site, strict, one folder for each version, in build/site/html: see release/site.py.
 docs-site: build

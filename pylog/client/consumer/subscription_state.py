@@ -20,9 +20,9 @@ from pylog.client.arguments import several
 from pylog.client.errors import IllegalStateError
 from pylog.client.network.cluster_metadata import Metadata
 from pylog.client.types import OffsetAndMetadata, TopicPartition
+from pylog.protocol import topic_names
 from pylog.protocol.codec import ZERO_UUID
 
-_TOPIC = re.compile("[a-zA-Z0-9._-]+")
 NO_POLL = sys.maxsize  # Above the number of every poll.
 
 
@@ -32,7 +32,7 @@ def check_topic(name: Any, remedy: str) -> None:
         raise TypeError(f"a topic name must be a str, not {name!r}")
     if not name:
         raise ValueError("a topic name must not be empty")
-    if not _TOPIC.fullmatch(name):
+    if not topic_names.LEGAL.fullmatch(name):
         raise ValueError(f"{name!r} is not a topic name: allowed are letters, digits, '.', '_' and "
                          f"'-'. {remedy}")
 

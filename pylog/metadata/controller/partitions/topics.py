@@ -6,7 +6,6 @@ Invariants: the records of a decision apply to the image that it was made from; 
 Source: KIP-4 (topics), KIP-516 (topic ids), KIP-599; error codes as seen on Kafka 4.3.
 """
 
-import re
 from collections import namedtuple
 
 from pylog.config import ConfigError
@@ -21,7 +20,7 @@ from pylog.metadata.image import snapshot
 from pylog.metadata.image.feature_levels import FEATURES
 from pylog.metadata.image.image import NO_LEADER, RESOURCE_TOPIC, Image
 from pylog.metadata.image.uuids import random_id
-from pylog.protocol import messages
+from pylog.protocol import messages, topic_names
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
@@ -33,7 +32,6 @@ METADATA_TOPIC = "__cluster_metadata"
 DIRECTORY_UNASSIGNED = (1).to_bytes(16, "big")
 NO_TOPIC = "This server does not host this topic-partition."
 
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 TopicResult = namedtuple(
     "TopicResult", ("name", "error", "message", "topic_id", "partition_count", "replication_factor",
                     "configs"), defaults=(None, bytes(16), -1, -1, None))
@@ -51,7 +49,7 @@ def topic_name_fault(name: str) -> str | None:
     if len(name) > TOPIC_NAME_CHARACTERS_MAX:
         return (f"Topic name is invalid: the length of '{name}' is longer than the max allowed "
                 f"length {TOPIC_NAME_CHARACTERS_MAX}")
-    if not _LEGAL_NAME.fullmatch(name):
+    if not topic_names.LEGAL.fullmatch(name):
         return (f"Topic name is invalid: '{name}' contains one or more characters other than "
                 "ASCII alphanumerics, '.', '_' and '-'")
     return None
