@@ -42,7 +42,7 @@ class Job:
         self.task: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
-        """End the job after what it is sending now."""
+        """End the job after the records that it is sending now."""
         self.is_stopping = True
 
     @property

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pylog.console.clusters import ClusterSession
 
-PAGE_S = 5.0  # A page shows what it has found by then; its script or its link continues.
+PAGE_S = 5.0  # A page then shows its matches so far; its script or its link continues.
 BROWSED = 50
 PROGRESS_S = 0.25
 RANGES_SHOWN_MAX = 50
@@ -137,7 +137,7 @@ async def records(request: Request, cluster: ClusterSession) -> Response:
 
 def summary(run: RecordSearch, cluster: ClusterSession, name: str, pairs: list[tuple[str, str]],
             shortcut: int | None) -> dict[str, Any]:
-    """Return what a page says about a search: its outcome, and how to continue."""
+    """Return the outcome of a search for a page, and the links that continue it."""
     progress, left = run.progress, filters.ranges_text(run.left)
     others = [pair for pair in pairs if pair[0] != "left"]
     unread = [f"partition {partition}: {start} to {end - 1}"
