@@ -291,6 +291,7 @@ class Settings:
         return catalogue.with_current_names(texts)
 
     def _take(self, name: str, text) -> None:
+        """Set a value that was given at startup, and add a warning if it has no effect."""
         where = self._origins.get(name)
         try:
             value = self._typed(name, text)

@@ -61,7 +61,7 @@ def prepare(sources: list, name: str, topic_id: bytes, cut: Cut, config: dict,
                 checkpoint = _prepare_partition(source, path, name, index, topic_id, cut, config,
                                                 now_ms)
             except (LogError, OSError):
-                remove_tree(_doomed(path))
+                remove_tree(_rename_for_deletion(path))
                 raise
             parts.append(Part(dir_index, path, checkpoint))
         for root in {os.path.dirname(part.path) for part in parts}:
@@ -125,7 +125,7 @@ def publish(name: str, parts: list) -> None:
 
 def discard(parts: list) -> None:
     for part in parts:
-        remove_tree(_doomed(part.path))
+        remove_tree(_rename_for_deletion(part.path))
 
 
 def take_left_over(disks, names: dict, dir_indexes: dict) -> list:
@@ -153,11 +153,11 @@ def take_left_over(disks, names: dict, dir_indexes: dict) -> list:
                     log.info("a branch was finished", extra={"directory": directory})
             # The mark is the first file of a branch, but a kill may have come before it.
             elif is_marked or not os.listdir(path):
-                unwanted.append(_doomed(path))
+                unwanted.append(_rename_for_deletion(path))
     return unwanted
 
 
-def _doomed(path: str) -> str:
+def _rename_for_deletion(path: str) -> str:
     """Rename a directory so that every start deletes it: a kill during deletion may leave it
     without its mark.
     """

@@ -28,9 +28,9 @@ LISTED_S = 3.0
 class Departures:
     """now_s: a monotonic clock. look: makes the fetchers report ended connections now."""
 
-    def __init__(self, now_s: Callable[[], float], on_change: Callable[[], None] = lambda: None):
+    def __init__(self, now_s: Callable[[], float], refresh: Callable[[], None] = lambda: None):
         self._now_s = now_s
-        self.on_change = on_change
+        self.refresh = refresh
         self._active: frozenset[int] = frozenset()
         self._lost: dict[int, float] = {}  # broker id: time of its last counted loss
         self._suspected: set[int] = set()
@@ -76,7 +76,7 @@ class Departures:
     @property
     def suspects(self) -> set[int]:
         """Return the brokers that the controller may be about to fence."""
-        self.on_change()
+        self.refresh()
         self._held_s()
         return self._suspected
 

@@ -78,7 +78,7 @@ class Membership:
         self._fetchers = ReplicaFetchers(
             settings, node_id, lambda host, port: dial(host, port, now_ns, credentials),
             partial(replica_moves.cut, logs), self.departures, credentials, throttles.following)
-        self.departures.on_change = self._fetchers.check_leaders
+        self.departures.refresh = self._fetchers.check_leaders
         self.leadership = Leadership(node_id, self.channel, settings, now_ns)
         self.assignments = Assignments(node_id, self.channel, logs, metadata.directory_ids)
         self.replicas = Replicas(node_id, logs, self.leadership, self._fetchers, self.assignments,

@@ -47,7 +47,7 @@ def test_responses_wait_for_the_controller_after_a_leader_connection_is_lost():
 
 def test_broker_is_probed_when_its_connections_end_before_the_verdict():
     departures, _ = made(1, 2, 3)
-    departures.on_change = lambda: departures.lost(2)
+    departures.refresh = lambda: departures.lost(2)
     assert departures.suspects
 
 

@@ -96,6 +96,8 @@ class ConsumerGroupsApi:
                         request.include_authorized_operations)
 
     def _described(self, group_id: str) -> Iterator[Message]:
+        """Return the rows of one group, at most PART_ROWS members each, or one row with an error.
+        """
         if not group_id:
             return iter((group_describe.refused_consumers(group_id, ErrorCode.INVALID_GROUP_ID),))
         found, error = self._groups.query(

@@ -407,6 +407,7 @@ def security_key(record) -> tuple:
 
 
 def _secured(fold: _Fold, record) -> None:
+    """Store a security record; it replaces the one with the same key."""
     key = security_key(record)
     _forget_rule(fold, key)
     fold.own("security")[key] = record

@@ -151,9 +151,9 @@ def test_replayed_and_stored_groups_are_equal(store, tmp_path):
     for key, value in groups.records:
         replayed.replay(key, value)
     replayed.loaded()
-    store = Store(tmp_path)
+    state_store = Store(tmp_path)
     try:
-        snapshot = ShardSnapshot(store, bytes(16), 0)
+        snapshot = ShardSnapshot(state_store, bytes(16), 0)
         for rows in snapshot.rows(groups, groups.changed):
             snapshot.write(rows, None)
         restored = GroupShard(LIMITS, Clock(), str, snapshot.find, snapshot.names,
@@ -161,7 +161,7 @@ def test_replayed_and_stored_groups_are_equal(store, tmp_path):
         snapshot.restore(restored)
         names = snapshot.names()
     finally:
-        store.close()
+        state_store.close()
     assert names == [Name("g", "consumer", "consumer")]
     for other in (replayed.groups["g"], restored.groups["g"]):
         other.check()
