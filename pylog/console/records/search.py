@@ -2,8 +2,8 @@
 
 Owns: the progress of each Search; the number of searches that run.
 Invariants: a search is complete only if it has compared every record of its ranges; `left` has the
-  offsets that it has not compared, and a search of exactly those continues it; matches are bounded in number
-  and bytes; a search that is closed reads nothing more.
+  offsets that it has not compared, and a search of exactly those continues it; matches are bounded
+  in number and bytes; a search that is closed reads nothing more.
 Source: KIP-79 (offsets by time).
 """
 
@@ -388,8 +388,10 @@ class RecordSearch:
             window_bytes = min(window_bytes * 2, ROUND_BYTES_MAX)
 
     def _newest_of(self, windows: Ranges, kept: dict[int, _Newest]) -> list[Row]:
-        """Return the newest matches of a round. The offsets of the others, and those before them, go
-        back to `left`: a later search must not find a match again, nor miss one.
+        """Return the newest matches of a round.
+
+        The offsets of the others, and those before them, go back to `left`: a later search must not
+        find a match again, nor miss one.
         """
         most = self._matches_left()
         newest: list[Row] = []
