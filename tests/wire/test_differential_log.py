@@ -132,7 +132,7 @@ def test_list_offsets_matches_kafka(kafka, target, version):
 
 
 def _segmented_offsets(side: Side) -> None:
-    """Six segments; timestamps that go backwards, also across segments."""
+    """Look up times in six segments whose timestamps go backwards, also across segments."""
     topic = side.topic("segmented", segment_bytes=1 << 20, **KEEP)
     jumps = (0, 3_000, -9_000, 500, 500, 12_000, -2_000)
     known = set()

@@ -118,17 +118,21 @@ class Pending:
             function()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block this thread until the batch is complete. Returns False on timeout. Raises
-        ProgramEndedError.
+        """Block this thread until the batch is complete. Returns False on timeout.
+
+        timeout_s: None to wait without a limit, 0 to only check, which any thread may do. Raises
+        ProgramEndedError, and IllegalStateError on the event loop that delivers the record.
         """
         if not self.done:
             if sys.is_finalizing():
                 raise ProgramEndedError
+            if timeout_s is not None and timeout_s <= 0:
+                return False
             _check_may_block(self.queue.loop)
             bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # An Event would take a lock.
             self.when_done(lambda: bell.put(None))
             try:
-                bell.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
+                bell.get(timeout=timeout_s)
             except queue.Empty:
                 pass
         return self.done

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.client.errors import KafkaError, KafkaTimeoutError
+from pylog.client.errors import IllegalStateError, KafkaError, KafkaTimeoutError
 from pylog.client.producer.delivery import Delivery, Pending, RecordMetadata, TableDelivery
 
 
@@ -190,3 +190,16 @@ def test_a_tables_first_failure_is_raised_and_split_batches_are_named_singly():
     for call in (lambda: table.result(0), lambda: asyncio.run(_awaited(table))):
         with pytest.raises(KafkaError, match="lost"):
             call()
+
+
+def test_result_with_timeout_zero_never_blocks_the_delivering_loop():
+    async def work():
+        one = pending(of=SimpleNamespace(lost_count=0, loop=asyncio.get_running_loop()))
+        with pytest.raises(KafkaTimeoutError, match="no acknowledgement within 0 s"):
+            one.result_of(0, 5, 0)
+        with pytest.raises(IllegalStateError, match="would block the event loop"):
+            one.result_of(0, 5, 1)
+        one.complete(7)
+        assert one.result_of(0, 5, 0).offset == 7
+
+    asyncio.run(work())

@@ -205,23 +205,23 @@ def test_plain_commit_overrides_earlier_open_ones_but_not_later_ones(store):
 
 # ---- groups of newer protocols ------------------------------------------------------------------
 
-@pytest.mark.parametrize("member, generation, version, in_transaction, found", [
+@pytest.mark.parametrize("member, generation, version, in_transaction, expected", [
     ("a", 2, 9, False, 0), ("a", 2, 8, False, ErrorCode.UNSUPPORTED_VERSION), ("a", 2, 0, True, 0),
     ("a", 3, 9, False, ErrorCode.STALE_MEMBER_EPOCH), ("a", 3, 0, True, GENERATION),
     ("a", 1, 9, False, ErrorCode.STALE_MEMBER_EPOCH), ("", -1, 9, False, UNKNOWN),
     ("b", 2, 9, False, UNKNOWN), ("", -1, 0, True, 0), ("b", -1, 0, True, UNKNOWN),
     ("", 2, 0, True, UNKNOWN)])
 def test_a_member_of_a_consumer_group_commits_in_its_epoch(
-        member, generation, version, in_transaction, found):
+        member, generation, version, in_transaction, expected):
     store = Consumers()
     store.join("a")
     request = {"member": member, "generation": generation}
     if in_transaction:
-        assert commit_open(store, **request) == [found]
+        assert commit_open(store, **request) == [expected]
     else:
-        assert commit(store, version=version, **request) == found
-    assert bool(store.group.offsets) == (found == 0 and not in_transaction)
-    assert bool(store.group.unstable) == (found == 0 and in_transaction)
+        assert commit(store, version=version, **request) == expected
+    assert bool(store.group.offsets) == (expected == 0 and not in_transaction)
+    assert bool(store.group.unstable) == (expected == 0 and in_transaction)
 
 
 def test_outdated_member_commits_partitions_owned_since_its_epoch():

@@ -49,7 +49,8 @@ class Machine:
         return self.beat(member_id, 0, group_id, topic_partitions=[], rebalance_timeout_ms=1000,
                          subscribed_topic_names=["t"])
 
-    def run(self, ms: int) -> None:
+    def advance(self, ms: int) -> None:
+        """Advance the clock by ms and run what is due."""
         self.groups.clock.ms += ms
         self.groups.tick()
         self.write()
@@ -67,7 +68,7 @@ def state_machine():
 def resting(state_machine):
     """Return a machine whose member "a" is stable in epoch 2."""
     state_machine.join("a")
-    state_machine.run(AT_REST_MS)
+    state_machine.advance(AT_REST_MS)
     return state_machine
 
 
@@ -77,15 +78,15 @@ def is_open(repeat: Repeat, state_machine: Machine) -> bool:
 
 def test_only_unchanged_heartbeats_are_answered_from_the_cache(state_machine):
     assert not is_open(state_machine.join("a"), state_machine), "it wrote records"
-    state_machine.run(1000)
+    state_machine.advance(1000)
     assert is_open(state_machine.beat("a", 2), state_machine)
 
 
 def test_cached_response_is_valid_until_the_interval_would_change(state_machine):
     state_machine.join("a")
-    state_machine.run(1000)
+    state_machine.advance(1000)
     assert state_machine.beat("a", 2).until_ms == state_machine.groups.clock.ms + AT_REST_MS - 1000
-    state_machine.run(AT_REST_MS - 1000)
+    state_machine.advance(AT_REST_MS - 1000)
     assert state_machine.beat("a", 2).until_ms == state_machine.groups.groups["g"].refresh_ms
 
 
@@ -101,7 +102,7 @@ def test_member_with_an_expression_is_not_cached(state_machine):
     for _ in range(2):
         state_machine.beat("a", 0, topic_partitions=[], rebalance_timeout_ms=1000,
                      subscribed_topic_regex="t.*")
-        state_machine.run(AT_REST_MS)
+        state_machine.advance(AT_REST_MS)
     epoch = state_machine.groups.groups["g"].members["a"].epoch
     assert not is_open(state_machine.beat("a", epoch), state_machine)
     assert not is_open(state_machine.beat("a", epoch, topic_partitions=[]), state_machine)
@@ -109,7 +110,7 @@ def test_member_with_an_expression_is_not_cached(state_machine):
 
 def test_group_change_invalidates_cached_responses(resting):
     other = resting.join("a", "other")
-    resting.run(AT_REST_MS)
+    resting.advance(AT_REST_MS)
     other = resting.beat("a", 2, "other")
     before = resting.beat("a", 2)
     resting.join("b")
@@ -117,7 +118,7 @@ def test_group_change_invalidates_cached_responses(resting):
     for member_id in ("a", "b", "a"):
         epoch = resting.groups.groups["g"].members[member_id].epoch
         resting.beat(member_id, epoch, topic_partitions=[])
-    resting.run(AT_REST_MS)
+    resting.advance(AT_REST_MS)
     before = resting.beat("a", 3)
     assert is_open(before, resting)
     resting.beat("b", -1)
@@ -149,11 +150,11 @@ def test_an_answer_that_a_reactor_gave_is_a_sign_of_life(resting):
     for _ in range(3):
         resting.groups.clock.ms += SESSION_MS - 1
         repeat.last = resting.groups.clock.ms
-        resting.run(1)
+        resting.advance(1)
         assert is_open(repeat, resting) and resting.members() == ["a"]
-    resting.run(SESSION_MS - 2)
+    resting.advance(SESSION_MS - 2)
     assert resting.members() == ["a"]
-    resting.run(1)
+    resting.advance(1)
     assert resting.members() == [] and not is_open(repeat, resting)
 
 
@@ -163,9 +164,9 @@ def test_it_counts_too_when_something_changed_since(resting):
     repeat.last = resting.groups.clock.ms
     resting.join("b")
     assert not is_open(repeat, resting)
-    resting.run(30_000)
+    resting.advance(30_000)
     assert "a" in resting.members()
-    resting.run(15_000)
+    resting.advance(15_000)
     assert "a" not in resting.members()
 
 
@@ -174,7 +175,7 @@ def test_cached_heartbeat_neither_restores_a_member_nor_ends_a_session(resting):
     repeat.last = resting.groups.clock.ms
     resting.groups.clock.ms += 10_000
     resting.beat("a", 2, topic_partitions=[])
-    resting.run(SESSION_MS - 1)
+    resting.advance(SESSION_MS - 1)
     assert resting.members() == ["a"]
     repeat = resting.beat("a", 2)
     repeat.last = resting.groups.clock.ms
