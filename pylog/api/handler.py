@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.server.reactor import RequestContext
-    from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+    from pylog.coordinator.runtime.deferred_response import DeferredResponse
 
     # Message classes are generated from the schemas at run time.
     Message = Any

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import types
 
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.eventloop.fair_slots import FairSlots
 from pylog.protocol import api
 from pylog.protocol.answers import ResponseWriter

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import types
 
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.eventloop import cpu_time
 from pylog.protocol import api, codec
 from pylog.protocol.elements import ELEMENTS

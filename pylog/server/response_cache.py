@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import types
 
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.protocol import api
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.server.reactor import RequestContext
-    from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+    from pylog.coordinator.runtime.deferred_response import DeferredResponse
     from pylog.server.services import Services
 
 log = logging.getLogger("pylog.dispatch")

@@ -18,7 +18,7 @@ from pylog.coordinator.groups.share import heartbeat as share_heartbeat
 from pylog.coordinator.groups.share import offsets as share_offsets
 from pylog.coordinator.groups.share.heartbeat import ToInitialize
 from pylog.coordinator.groups.share.offsets import Altering, Deleting, Fault
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.runtime.internal_topic import Node
 from pylog.coordinator.share.partition_state import NO_OFFSET, ShareKey
 from pylog.protocol.errors import Error, ErrorCode

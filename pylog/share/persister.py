@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pylog.coordinator.runtime.broker_client import Brokers
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.share.partition_state import Batch, ShareKey, ShareState
 from pylog.coordinator.share.service import ShareCoordinator
 from pylog.coordinator.share.shard import FINE, Fault, ShareStates

@@ -14,7 +14,7 @@ from pylog.config import Settings
 from pylog.coordinator.groups import describe as group_describe
 from pylog.coordinator.groups.classic import protocol as classic_protocol
 from pylog.coordinator.groups.shard import GroupShard
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.log.checkpoint_files import remove_clean_mark
 from pylog.log.errors import StartError
 from pylog.metadata.image.image import RESOURCE_TOPIC, is_internal

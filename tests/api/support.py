@@ -10,7 +10,7 @@ from pylog.api import registry
 from pylog.api.services import ApiServices
 from pylog.config import Settings
 from pylog.api.security.delegation_tokens import Asker
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.metadata.controller.active_controller import ActiveController
 from pylog.metadata.image.image import Image
 from pylog.metadata.image.loader import Tail

@@ -157,7 +157,7 @@ JOIN_GROUP = """
         coordinator/runtime/journal.py write
 *server/request_runner.py _respond_deferred
   server/response_sender.py respond_deferred
-    coordinator/runtime/deferred_reply.py then
+    coordinator/runtime/deferred_response.py then
 eventloop/end_of_tick.py end
   *coordinator/runtime/journal.py _append
     _start_flush
@@ -179,7 +179,7 @@ coordinator/runtime/runtime.py _woken
     _await_flush
       _flushed
         _release
-          *coordinator/runtime/deferred_reply.py respond
+          *coordinator/runtime/deferred_response.py respond
             *server/response_sender.py respond
               protocol/codec.py response_frame
               _queue

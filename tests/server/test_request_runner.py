@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pylog._native.server.heartbeat_cache import Repeat, Repeats
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.eventloop.end_of_tick import EndOfTick
 from pylog.protocol import codec, messages
 from pylog.protocol.errors import ProtocolError

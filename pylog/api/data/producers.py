@@ -12,7 +12,7 @@ import struct
 
 from pylog._native.log import producer_state as producers
 from pylog._native.log.log import LogError
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.metadata.controller.partitions.topics import NO_TOPIC, topic_name_fault
 from pylog.protocol import api, messages
 from pylog.protocol.api_error import Refusal

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.share.partition_state import NO_OFFSET, NOT_COUNTED, Batch, ShareKey
 from pylog.coordinator.share.shard import ShareStates
 from pylog.protocol import api, messages

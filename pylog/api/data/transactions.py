@@ -15,7 +15,7 @@ import re
 
 from pylog.config import internal_topics
 from pylog.coordinator.groups import offsets
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.runtime.transactional_batches import Marker
 from pylog.coordinator.transactions.shard import Transactions
 from pylog.coordinator.transactions.transaction_metadata import DEAD, STATES

@@ -15,7 +15,7 @@ from pylog.api.groups.describe_parts import PART_ROWS, in_parts
 from pylog.coordinator.groups import describe as inventory
 from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.share import offsets as share_offsets
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 

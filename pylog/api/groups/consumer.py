@@ -13,7 +13,7 @@ from pylog.api.groups.describe_parts import PART_ROWS, in_parts
 from pylog.coordinator.groups import describe as group_describe
 from pylog.coordinator.groups.consumer import heartbeat as consumer_groups
 from pylog.coordinator.groups.state.classic_group import CONSUMER
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.authorizer import DESCRIBE, TOPIC

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pylog.api.groups.describe_parts import in_parts
 from pylog.coordinator.groups.share import heartbeat as share_heartbeat
 from pylog.coordinator.groups.share.heartbeat import JOIN, LEAVE
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 

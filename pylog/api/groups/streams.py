@@ -20,7 +20,7 @@ from pylog.coordinator.groups.streams import (
 from pylog.coordinator.groups.streams import (
     topology as streams_topology,
 )
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.metadata.controller.partitions.topics import topic_name_fault
 from pylog.metadata.image.image import is_internal
 from pylog.protocol import api, messages

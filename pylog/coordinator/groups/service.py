@@ -21,7 +21,7 @@ from pylog.coordinator.groups.state.classic_group import Committed
 from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state.rebalance_history import History
 from pylog.coordinator.runtime.internal_topic import Node, TopicSpec, partition_of
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.groups.state.group_config import limits_from
 from pylog.coordinator.runtime.runtime import Coordination, CoordinatorRuntime
 from pylog.coordinator.groups.snapshot import NO_ID, ShardSnapshot

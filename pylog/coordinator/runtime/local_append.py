@@ -18,7 +18,7 @@ from pylog._native.log.flush_waits import FlushWaits
 from pylog._native.log.log import Log, LogError
 from pylog._native.log.producer_state import producer_of
 from pylog.config import internal_topics
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.runtime.internal_topic import Node
 from pylog.coordinator.runtime.transactional_batches import Marker
 from pylog.protocol.errors import Error, ErrorCode

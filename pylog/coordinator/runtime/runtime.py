@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple
 from pylog import supervisor
 from pylog._native.log.flush_waits import FlushWaits
 from pylog._native.log.log import LogError
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.runtime.internal_topic import InternalTopic, Node, TopicSpec, partition_of
 from pylog.coordinator.runtime.journal import Journal, MissingOffsets, Token, replay
 from pylog.coordinator.runtime.shard import M, Shard, Snapshot

@@ -19,7 +19,7 @@ from typing import Any
 from pylog import supervisor
 from pylog._native.log.log import LogError
 from pylog.config import internal_topics
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.runtime.internal_topic import Node, TopicSpec
 from pylog.coordinator.runtime.local_append import Partition
 from pylog.coordinator.runtime.runtime import Coordination, CoordinatorRuntime

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from pylog.api.data.transactions import TransactionsApi
 from pylog.config import internal_topics
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode

@@ -15,7 +15,7 @@ from pylog.coordinator.groups.state import classic_group
 from pylog.coordinator.runtime import shard
 from pylog.coordinator.runtime.internal_topic import partition_of
 from pylog.coordinator.runtime.journal import replay
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.groups.snapshot import ShardSnapshot
 from pylog.coordinator.groups.service import TOPIC, GroupCoordinator
 from pylog.eventloop.end_of_tick import EndOfTick

@@ -10,7 +10,7 @@ from pylog.coordinator.groups import offsets, service
 from pylog.coordinator.groups.consumer import target_assignment
 from pylog.coordinator.groups.service import TOPIC, GroupCoordinator
 from pylog.coordinator.groups.state.classic_group import NO_TIME, Group, Offset
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.runtime.transactional_batches import Marker
 from pylog.metadata.image.state_store import Store
 from pylog.protocol.errors import ErrorCode

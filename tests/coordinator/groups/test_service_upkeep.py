@@ -14,7 +14,7 @@ from pylog.coordinator.groups import offsets
 from pylog.coordinator.groups.metrics import events as group_events
 from pylog.coordinator.groups.service import GroupCoordinator
 from pylog.coordinator.runtime import runtime
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.runtime.internal_topic import java_hash, partition_of
 from pylog.coordinator.runtime.journal import Journal
 from tests.coordinator.groups.test_service import PARTITIONS, TOPIC, Node, on_node

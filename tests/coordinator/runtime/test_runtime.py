@@ -10,7 +10,7 @@ from pylog._native.log.log import DISK_FULL, DISK_SYSTEM, Log, LogDir
 from pylog._native.records import batch
 from pylog.config.settings import Settings
 from pylog.coordinator.runtime import shard
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.runtime.internal_topic import TopicSpec, partition_of
 from pylog.coordinator.runtime.journal import Journal
 from pylog.coordinator.runtime.runtime import Coordination, CoordinatorRuntime

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.runtime.runtime import _is_of_log
 from pylog.protocol.errors import ErrorCode
 from tests.coordinator.counter import Counter, Memory

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog._native.log.log import LogError
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.share import service as share_service
 from pylog.coordinator.share.partition_state import ShareKey
 from pylog.coordinator.share.service import TOPIC, ShareCoordinator

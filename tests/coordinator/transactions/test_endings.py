@@ -10,7 +10,7 @@ import pytest
 
 from pylog import supervisor
 from pylog._native.log.log import LogError
-from pylog.coordinator.runtime.deferred_reply import DeferredResponse
+from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.coordinator.runtime.transactional_batches import Marker
 from pylog.coordinator.transactions import service as transaction_service
 from pylog.coordinator.transactions.service import TOPIC, TransactionCoordinator
