@@ -179,7 +179,8 @@ def test_users_see_only_their_own_audit_lines(served, client):
     client.log_in("bob", "bob-password")
     client.post("/logout")
     client.log_in("ann", "ann-password")
-    principals = {row["principal"] for row in json.loads(client.get("/audit?format=json").text)["rows"]}
+    rows = json.loads(client.get("/audit?format=json").text)["rows"]
+    principals = {row["principal"] for row in rows}
     assert principals == {"User:ann"}
 
 
