@@ -42,6 +42,9 @@ class Core:
             return 7 if name == "position" else {"from": name}
         return call
 
+    def check_topics(self):
+        """Accept the poll: there is something to read."""
+
     def consumed(self):
         return {A: "consumed"}
 
