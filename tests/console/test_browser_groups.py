@@ -19,7 +19,8 @@ PAGES = ["/groups", "/groups?type=classic&q=no-such-group", "/topics/orders/grou
          "/groups/stuck/offsets", "/groups/stuck/delete", "/acls", "/acls/new",
          f"/acls/delete?{RULE}",
          "/acls/check?principal=User:ann&operation=READ&resource_type=TOPIC&resource_name=orders",
-         "/users", "/users/new", "/users/ann/delete?mechanism=SCRAM-SHA-512",
+         "/quotas", "/quotas/new", "/users", "/users/new",
+         "/users/ann/delete?mechanism=SCRAM-SHA-512",
          "/schemas", "/schemas/orders-value", "/schemas/orders-value/1",
          "/schemas/orders-value/diff?from=1&to=2", "/schemas/check?subject=orders-value"]
 
