@@ -11,6 +11,7 @@ def rows_of(client):
 
 
 def test_a_user_is_created_listed_and_deleted(served, client):
+    served.console.audit.lines.clear()  # Of other tests.
     form = {"user": "<b>ann", "password": "s3cret-word", "mechanism": "SCRAM-SHA-256",
             "iterations": "4096"}
     assert client.post("/users/new", form).status == 303
