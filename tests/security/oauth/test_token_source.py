@@ -89,7 +89,8 @@ def test_concurrent_threads_request_one_token():
 
 def test_client_credentials_are_exchanged_for_a_token():
     with served(Issuer(), {"me": "s3cret"}, lasts_s=60) as server:
-        found = issued.ask(issued.Endpoint(f"{server.url}/token", "me", "s3cret"), lambda: 5.0)
+        found = issued.request_token(
+            issued.Endpoint(f"{server.url}/token", "me", "s3cret"), lambda: 5.0)
     assert found.expires_s == 65 and issued.end_of(found.token) > 65
     assert server.asked == [{"grant_type": ["client_credentials"]}]
 
@@ -97,7 +98,8 @@ def test_client_credentials_are_exchanged_for_a_token():
 def test_token_expiring_before_the_issuers_time_is_used_until_it_expires():
     """The token's expiry is in whole seconds."""
     with served(Issuer(), {"me": "s3cret"}, lasts_s=60) as server:
-        found = issued.ask(issued.Endpoint(f"{server.url}/token", "me", "s3cret"), lambda: 1e11)
+        found = issued.request_token(
+            issued.Endpoint(f"{server.url}/token", "me", "s3cret"), lambda: 1e11)
     assert found.expires_s == issued.end_of(found.token) < 1e11
 
 
@@ -105,16 +107,16 @@ def test_a_refusal_names_the_issuer_and_its_reason_and_no_secret():
     with served(Issuer(), {"me": "s3cret"}) as server:
         with pytest.raises(AuthenticationFailed,
                            match="/token returned no token: 401 invalid_client") as caught:
-            issued.ask(issued.Endpoint(f"{server.url}/token", "me", "0ther"), lambda: 5.0)
+            issued.request_token(issued.Endpoint(f"{server.url}/token", "me", "0ther"), lambda: 5.0)
     assert "0ther" not in str(caught.value)
     with pytest.raises(AuthenticationFailed, match="returned no token: URLError: .*refused"):
-        issued.ask(issued.Endpoint(f"{server.url}/token", "me", "0ther"), lambda: 5.0)
+        issued.request_token(issued.Endpoint(f"{server.url}/token", "me", "0ther"), lambda: 5.0)
 
 
 @pytest.mark.parametrize("data", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
 def test_invalid_issuer_response_counts_as_a_failure(data):
     with answered(data) as url, pytest.raises(AuthenticationFailed, match="returned no token"):
-        issued.ask(issued.Endpoint(url, "me", "s3cret"), lambda: 5.0)
+        issued.request_token(issued.Endpoint(url, "me", "s3cret"), lambda: 5.0)
 
 
 def test_a_file_is_read_for_each_login(tmp_path):
