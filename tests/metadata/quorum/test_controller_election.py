@@ -76,7 +76,7 @@ class Node:
         self.is_appointed = True
         return self.failed
 
-    async def resign(self):
+    async def step_down(self):
         self.is_appointed = False
 
     async def decide(self, name):
