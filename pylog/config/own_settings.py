@@ -34,7 +34,7 @@ OWN = (
     ("console.audit.file", "string", "", "", "medium", "", "live",
      "File of the web console's audit log, one JSON object per line. Empty: brokerd's "
      "audit.log.file."),
-    ("console.auth", "string", None, "~sasl|none", "medium", "", "live",
+    ("console.auth", "string", None, "~SASL|NONE", "medium", "", "live",
      "Login of the web console: sasl, or none. Unset: sasl if its cluster connection needs a "
      "login, else none."),
     ("console.bootstrap.listener", "string", None, "", "medium", "", "live",

@@ -95,3 +95,9 @@ def test_the_console_gets_its_own_settings_and_the_chosen_listener():
     assert cluster["name"] == cluster["settings"]["bootstrap.servers"] == "10.0.0.1:9093"
     assert cluster["settings"]["security.protocol"] == "SASL_SSL"
     assert "secret" not in str(found)
+
+
+def test_the_cluster_has_the_set_name():
+    settings = Settings({"console.listener": "127.0.0.1:0", "console.cluster.name": "orders"})
+    cluster, = console_process.document(settings, ADDRESSES)["clusters"]
+    assert cluster["name"] == "orders"
