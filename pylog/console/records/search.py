@@ -396,9 +396,10 @@ class RecordSearch:
         most = self._matches_left()
         newest: list[Row] = []
         again = {partition: window.cut for partition, window in kept.items() if window.cut}
-        # The rows of a partition stay in the order of their offsets.
-        for row in heapq.merge(*[reversed(window.rows) for window in kept.values()],
-                               key=lambda row: -row.timestamp):
+        # The rows of a partition stay in the order of their offsets. Partitions take turns with
+        # rows of the same time, so that none of them hides the others.
+        for _, row in heapq.merge(*[enumerate(reversed(window.rows)) for window in kept.values()],
+                                  key=lambda one: (-one[1].timestamp, one[0])):
             if len(newest) < most:
                 newest.append(row)
             else:

@@ -29,20 +29,20 @@ def bootstrap(broker):
     return broker.bootstrap
 
 
-def _create(bootstrap):
+def _create(bootstrap, name=TOPIC):
     async def create():
         async with Admin(bootstrap_servers=bootstrap) as admin:
-            await admin.create_topics([NewTopic(TOPIC, PARTITIONS)])
+            await admin.create_topics([NewTopic(name, PARTITIONS)])
     asyncio.run(create())
 
 
-def run(bootstrap, query, *, limits=NO_LIMITS, seconds=time.monotonic, act=None):
+def run(bootstrap, query, *, limits=NO_LIMITS, seconds=time.monotonic, act=None, topic=TOPIC):
     """Search, and return (ids in the order of the result, the search, the shortcut)."""
     async def go():
         chosen = filters.parse(query)
         async with Admin(bootstrap_servers=bootstrap) as admin:
-            ranges, shortcut = await search.plan(admin.cluster, TOPIC, chosen)
-            made = RecordSearch(admin.cluster, TOPIC, chosen, ranges, limits, seconds)
+            ranges, shortcut = await search.plan(admin.cluster, topic, chosen)
+            made = RecordSearch(admin.cluster, topic, chosen, ranges, limits, seconds)
             ids = []
             async for found in made.found():
                 ids += [json.loads(row.value)["id"] for row in found.rows()]
@@ -67,6 +67,17 @@ def test_newest_records_come_first(bootstrap):
     assert ids == list(range(COUNT - 1, COUNT - 21, -1))
     assert made.reason == LIMIT and not made.is_complete
     assert made.progress.records <= 20 * PARTITIONS
+
+
+def test_partitions_take_turns_with_records_of_the_same_time(bootstrap):
+    name = "at-once"
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        _create(bootstrap, name)
+        for i in range(90):
+            producer.send(name, json.dumps({"id": i}).encode(), partition=i % PARTITIONS,
+                          timestamp=NOW_MS)
+    ids, *_ = run(bootstrap, [], limits=Limits(matches=9), topic=name)
+    assert sorted(ids) == list(range(81, 90))
 
 
 @pytest.mark.parametrize("order", filters.ORDERS)
