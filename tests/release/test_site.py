@@ -1,6 +1,5 @@
 """The documentation site: its navigation, its links, and its versions."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -86,8 +85,6 @@ def test_a_version_replaces_only_its_own_folder(tmp_path):
     assert "url=0.10.0/" in (tmp_path / "html/index.html").read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("zensical"), reason="needs the group docs")
 def test_the_site_builds_without_warnings(tmp_path, monkeypatch):
     monkeypatch.setattr(site, "SITE", tmp_path)
     built = site.build("0.0.1")
