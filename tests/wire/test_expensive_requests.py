@@ -78,7 +78,7 @@ def test_longest_requests_take_little_memory_and_delay_no_client(broker, key, di
     version = api.SERVED[key][1]
     with Beats(broker.port) as beats:
         row = elements.of(key)
-        in_pieces = elements.path_of(row.asked, "request", key, version)
+        in_pieces = elements.path_of(row.request_paths, "request", key, version)
         for path, body, count in longest(
                 tables.name_of("request", key), version, REQUEST_BYTES_MAX - 100,
                 ELEMENTS_MAX if in_pieces else min(row.whole_max - 10, ELEMENTS_MAX), distinct):
