@@ -113,7 +113,7 @@ def test_a_summary_has_at_most_the_limit_of_groups(monkeypatch):
 
 def test_group_names_in_a_scrape_are_bounded():
     lags, rooms = Watched(), []
-    lags._ask = lambda _make, room: rooms.append(room)
+    lags._call_on_loop = lambda _make, room: rooms.append(room)
     GroupLags._rows(lags)
     name = "g" * 32_000
     assert sum(rooms[0].take(name, 1) for _ in range(100)) * 2 * len(name) \
@@ -124,7 +124,7 @@ def test_long_names_of_members_are_cut_in_an_explanation():
     lags = Summarized(["g"])
     member = {"member_id": "c" * 32_000 + "-unique", "client_id": "c" * 32_000, "host": "/h",
               "instance_id": None, "partitions": [("t", 0)]}
-    lags._ask = lambda make, *_: [member] if make is group_metrics.members else None
+    lags._call_on_loop = lambda make, *_: [member] if make is group_metrics.members else None
     throttled = {"c" * 32_000: 7}
     lags._quotas = SimpleNamespace(throttled_ms=lambda client_id, _: throttled[client_id])
     lags._coordinator = SimpleNamespace(history=lambda *_: [])

@@ -112,7 +112,7 @@ class Logs:
                 return logs[index] if index < len(logs) else None
         return None
 
-    def place(self, name, index) -> int:
+    def dir_index(self, name, index) -> int:
         return self.get(name, index).files.place
 
     def is_offline(self, name, index) -> bool:

@@ -178,7 +178,7 @@ class WithController(OfBroker, ControllerMember):
         self._voters = list(voters_of(self._settings["controller.quorum.voters"]).values())
         self._voters = [SimpleNamespace(node_id=voter.id, host=voter.host, port=voter.port)
                         for voter in self._voters]
-        self._member = self.office = self._standing = None
+        self._member = self.election = self._standing = None
         process.etcd = Client(world.etcd, process, world.random)
         process.etcd.unsure = process.node.unsure
         self._quorum = Quorum(process.etcd, "/pylog/", self._settings[
@@ -197,9 +197,10 @@ class WithController(OfBroker, ControllerMember):
         self._take_newest()
         self._logs.open_partitions(self.tail.newest, self.local_roles)
 
-    def stand(self) -> None:
-        self._standing = super().stand()
-        self._standing.add_done_callback(self._process.node.world.ended)
+    def start_election(self) -> asyncio.Task:
+        election = super().start_election()
+        election.add_done_callback(self._process.node.world.ended)
+        return election
 
 
 class NodeProcess(Process):
@@ -260,7 +261,7 @@ class NodeProcess(Process):
             self.handlers = guarded(api)
             world.network.listen(self.node.name, CONTROLLER_PORT, self, ControllerConnection)
         world.in_name_of(self, publisher.run())
-        metadata.stand()
+        metadata.start_election()
         if self.membership is not None:
             self.membership.begin()
         if self.coordinators is not None:

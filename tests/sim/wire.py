@@ -85,7 +85,7 @@ def replaced(is_full):
         _real_write(folder, *arguments)
 
     with mock.patch.multiple(Peer, call=_call, newest=_newest,
-                             data_received=lambda self, answer: self._answered(answer)), \
+                             data_received=lambda self, response: self._on_response(response)), \
             mock.patch.object(partition_log, "open_log", _open_log), \
             mock.patch.object(snapshot, "decoded", _decoded_once), \
             mock.patch.object(snapshot, "write", write), \
