@@ -86,7 +86,7 @@ async def delete(request: Request, cluster: ClusterSession) -> Response:
 PAGES = [
     Page("/users", users, operations=("DESCRIBE CLUSTER",), changes=False, audit=""),
     Page("/users/new", create, methods=("GET", "POST"), operations=("ALTER CLUSTER",),
-         changes=True, audit="users.password"),
+         changes=True, audit="users.change"),
     Page("/users/{user}/delete", delete, methods=("GET", "POST"), operations=("ALTER CLUSTER",),
          changes=True, audit="users.delete"),
 ]

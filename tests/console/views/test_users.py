@@ -27,7 +27,7 @@ def test_a_user_is_created_listed_and_deleted(served, client):
     assert rows_of(client) == []
     lines = [line for line in served.console.audit.lines
              if line["operation"].startswith("users.")]
-    assert [line["operation"] for line in lines] == ["users.password", "users.delete"]
+    assert [line["operation"] for line in lines] == ["users.change", "users.delete"]
     assert "s3cret-word" not in str(lines)
 
 
