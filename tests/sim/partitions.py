@@ -134,7 +134,8 @@ class World:
         try:
             state = None
             if brokers.needs_decision(cluster.image, cluster.heartbeats, request):
-                records, state = decided(brokers.process_heartbeat(cluster.rules, cluster.heartbeats, request))
+                records, state = decided(
+                    brokers.process_heartbeat(cluster.rules, cluster.heartbeats, request))
                 self.commit(records)
                 if state.is_stopping and records:
                     cluster.heartbeats.stopping(node.id, cluster.image.offset)
