@@ -28,8 +28,7 @@ static inline const uint8_t *json_skip_space(const uint8_t *p, const uint8_t *en
 
 /* ---- skipping values */
 
-/* Returns nonzero if one of the eight bytes is `"` or a backslash; bytes behind such a byte may be
- * reported too. */
+/* Returns nonzero if some of the eight bytes are `"` or a backslash. */
 static inline uint64_t json_special(uint64_t bytes) {
     const uint64_t low = 0x0101010101010101, high = 0x8080808080808080;
     uint64_t quote = bytes ^ (low * '"'), escape = bytes ^ (low * '\\');

@@ -38,7 +38,7 @@ struct json_value {
 bool json_find(const uint8_t *document, size_t len, const struct json_step *steps, size_t count,
                struct json_value *out);
 
-/* Compares two numbers exactly, whatever their digits and exponents. Returns -1, 0 or 1;
+/* Compares two numbers exactly; digits and exponents may have any length. Returns -1, 0 or 1.
  * *valid: whether both are numbers. */
 int json_compare_numbers(const uint8_t *a, size_t a_len, const uint8_t *b, size_t b_len,
                          bool *valid);

@@ -28,12 +28,12 @@ TIMES: dict[Any, Any] = {"earliest": EARLIEST, "latest": LATEST}
 _ISOLATION_VERSION = 2
 
 
-async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
+async def by_leader(cluster: Cluster, wanted: Mapping[TopicPartition, Any],
                     query: Callable[[int, dict[TopicPartition, Any]], Any],
                     timeout_s: float | None = None,
                     found: Callable[[TopicPartition, Any], None] | None = None,
                     ) -> dict[TopicPartition, Any]:
-    """Call `query(leader, subset of what)` per leader until every partition has a result.
+    """Call `query(leader, its part of wanted)` until every partition has a result.
 
     `query` returns {partition: result or KafkaError}; retriable errors are retried. `found` is
     called with each result immediately, without waiting for partitions without a leader. Raises
@@ -45,14 +45,14 @@ async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
     async def attempt() -> None:
         failed.clear()
         shares: dict[int, dict[TopicPartition, Any]] = defaultdict(dict)
-        left = [tp for tp in what if tp not in done]
+        left = [tp for tp in wanted if tp not in done]
         # Concurrently, so that all unknown leaders are requested at once.
         infos = await asyncio.gather(*[cluster.leader(*tp) for tp in left], return_exceptions=True)
         for tp, info in zip(left, infos):
             if isinstance(info, BaseException):
                 failed[tp] = info
             else:
-                shares[info.leader][tp] = what[tp]
+                shares[info.leader][tp] = wanted[tp]
         responses = await asyncio.gather(*[query(node, share) for node, share in shares.items()],
                                          return_exceptions=True)
         for share, response in zip(shares.values(), responses):
@@ -73,7 +73,7 @@ async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
     try:
         await cluster.retry(attempt, timeout_s)
     except KafkaError as failure:
-        failure.results = {**{tp: failed.get(tp, failure) for tp in what}, **done}
+        failure.results = {**{tp: failed.get(tp, failure) for tp in wanted}, **done}
         raise
     return done
 

@@ -31,8 +31,8 @@ class Protobuf(Format[M]):
 
     kind: the class. registry: None for plain messages; otherwise values have Confluent's wire
     format, and the schema is registered when the first value is sent. subject, register and is_key:
-    as for Avro. A value is read as `kind`, whichever schema its writer had: Protobuf skips fields
-    that `kind` lacks. Raises MissingExtraError without the library: pip install
+    as for Avro. Values of other versions of the schema are read as `kind` too: Protobuf skips
+    fields that `kind` lacks. Raises MissingExtraError without the library: pip install
     'pylog-broker[protobuf]'.
     """
 

@@ -1,4 +1,4 @@
-"""Samples of the lag of groups that somebody looks at, and their chart.
+"""Samples of the lag of groups whose pages are open, and their chart.
 
 Owns: the samples of each group and user.
 Invariants: at most GROUPS_MAX groups with SAMPLES_MAX samples each are kept; a user sees only

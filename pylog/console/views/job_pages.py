@@ -74,7 +74,7 @@ async def _events(request: Request, found: Job) -> AsyncGenerator[bytes, None]:
 
 
 async def stop(request: Request, cluster: None) -> Response:
-    """Stop a job after what it is doing now."""
+    """Stop a job after the records that it is sending."""
     found = _job(request)
     found.stop()
     return redirect(f"/jobs/{found.id}", "The job stops after the records that it is sending.")
