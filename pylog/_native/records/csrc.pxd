@@ -38,6 +38,7 @@ cdef extern from "format/batch.h" nogil:
     enum: BATCH_LENGTH_AT, BATCH_MAGIC_AT, BATCH_ATTRIBUTES_AT, BATCH_LAST_OFFSET_DELTA_AT
     enum: BATCH_RECORD_COUNT_AT
     enum: BATCH_CODEC_MASK, BATCH_LOG_APPEND_TIME, BATCH_TRANSACTIONAL, BATCH_CONTROL
+    enum: BATCH_DELETE_HORIZON
     enum: BATCH_E_SHORT, BATCH_E_RECORD, BATCH_E_CODEC, BATCH_E_MEMORY
     int16_t batch_error_code(int error)
     const char *batch_error_text(int error)

@@ -65,6 +65,7 @@ class Copy:
                 await self._copy_matches(job, reader, producer)
             failed = await producer.flush(FLUSH_S)
         job.report.append(f"{job.records - failed} records were written, {failed} failed.")
+        job.is_incomplete |= failed > 0
         if self._passed:
             job.report.append(f"{self._passed} batches passed unchanged.")
 
@@ -78,10 +79,11 @@ class Copy:
             await self._pace(job)
             if job.is_stopping:
                 search.stop()
-        job.report += [f"Left out: {text}" for text in search.errors]
+        for text in search.errors:
+            job.miss(f"Left out: {text}")
         if search.unread:
             left = sum(end - start for rows in search.unread.values() for start, end in rows)
-            job.report.append(f"{left} offsets were not read.")
+            job.miss(f"{left} offsets were not read.")
 
     async def _copy_batches(self, job: Job, reader: Admin, producer: Producer) -> None:
         """Copy everything. Batches stay as they are unless only a part of their records is wanted.
@@ -99,12 +101,12 @@ class Copy:
                 job.read += chunk.stop - chunk.start
                 await self._pace(job)
                 if job.is_stopping:
-                    job.report.append(f"{max(0, job.total - job.read)} offsets were not read.")
+                    job.miss(f"{max(0, job.total - job.read)} offsets were not read.")
                     return
             for partition, start, stop in source.deleted:
                 job.read += stop - start
-                job.report.append(f"Partition {partition}: offsets {start} to {stop - 1} were "
-                                  "deleted before they were read.")
+                job.miss(f"Partition {partition}: offsets {start} to {stop - 1} were deleted "
+                         "before they were read.")
 
     def _is_whole(self, chunk: Chunk) -> bool:
         """Return True if all batches of a chunk may be written as they are."""
@@ -112,7 +114,8 @@ class Copy:
             return not chunk.aborted and all(
                 chunk.start <= header.base_offset
                 and header.base_offset + header.last_offset_delta < chunk.end
-                and not header.attributes & native.LOG_APPEND_TIME
+                # The base timestamp of a compacted batch may be the time of its tombstones' end.
+                and not header.attributes & (native.LOG_APPEND_TIME | native.DELETE_HORIZON)
                 and (header.attributes & native.CONTROL
                      or header.record_count == header.last_offset_delta + 1)
                 for _, header in native.walk(chunk.records))
@@ -128,7 +131,7 @@ class Copy:
             try:
                 batch = copied(chunk.records[position:position + size], chunk.partition)
             except ValueError as failure:
-                job.report.append(f"Left out: partition {chunk.partition}: {failure}")
+                job.miss(f"Left out: partition {chunk.partition}: {failure}")
                 continue
             queue = core.accumulator.queue(self._target_topic, chunk.partition)
             while core.accumulator.add(queue, batch) is None:
@@ -151,7 +154,7 @@ class Copy:
                     everything.append, fetched, reader, end_offset=chunk.end,
                     records_max=STEP_RECORDS, bytes_max=STEP_BYTES)
             except ValueError as failure:
-                job.report.append(f"Left out: partition {chunk.partition}: {failure}")
+                job.miss(f"Left out: partition {chunk.partition}: {failure}")
                 return
             await self._send(job, producer, list(rows_of(reader.finish())))
 

@@ -2,7 +2,8 @@
 
 Owns: the running jobs, and the newest ended ones.
 Invariants: a job is visible only to the user of its cluster who started it; the numbers of running
-  and of remembered jobs are bounded.
+  and of remembered jobs, and the lines of a report, are bounded; a job is done only if nothing is
+  missing from its result.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from pylog import supervisor
 from pylog.client.errors import KafkaError
 from pylog.console.pages import PageError
 
-RUNNING, DONE, STOPPED, FAILED = "running", "done", "stopped", "failed"
+RUNNING, DONE, INCOMPLETE, STOPPED, FAILED = (
+    "running", "done", "incomplete", "stopped", "failed")
 RUNNING_MAX, ENDED_JOBS_MAX = 8, 200
+REPORT_LINES_MAX = 100
 
 
 class Job:
-    """One job. total: offsets to read, an upper limit of its records. report: lines at its end."""
+    """One job. total: offsets to read, an upper limit of its records. report: lines at its end.
+    is_incomplete: something is missing from its result, and the report says what.
+    """
 
     def __init__(self, id_: str, title: str, principal: str, cluster: str, total: int,
                  started_ms: int, started_s: float):
@@ -38,12 +43,20 @@ class Job:
         self.records = 0
         self.bytes = 0
         self.report: list[str] = []
-        self.is_stopping = False
+        self.is_stopping = self.is_incomplete = False
         self.task: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
         """End the job after the records that it is sending now."""
         self.is_stopping = True
+
+    def miss(self, text: str) -> None:
+        """Report something that is missing from the result."""
+        self.is_incomplete = True
+        if len(self.report) < REPORT_LINES_MAX:
+            self.report.append(text)
+        elif len(self.report) == REPORT_LINES_MAX:
+            self.report.append("There is more; only the first lines are shown.")
 
     @property
     def share(self) -> float:
@@ -93,7 +106,7 @@ class Jobs:
     async def _run(self, job: Job, work: Callable[[Job], Awaitable[None]]) -> None:
         try:
             await work(job)
-            job.state = STOPPED if job.is_stopping else DONE
+            job.state = STOPPED if job.is_stopping else INCOMPLETE if job.is_incomplete else DONE
         except (KafkaError, PageError) as failure:
             job.state = FAILED
             job.report.append(str(failure) or type(failure).__name__)

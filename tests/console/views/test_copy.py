@@ -10,6 +10,7 @@ import pytest
 
 from pylog._native.records import batch
 from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from pylog.client.admin.types import ConfigResource, ResourceType
 from pylog.client.aio import Admin as AioAdmin
 from pylog.client.consumer.range_reader import RangeReader, current_ranges
 
@@ -158,6 +159,16 @@ def test_copied_batches_have_no_gaps_and_an_idempotent_producer(client, broker, 
     assert sum(header.record_count for header in headers) == COUNT
     assert all(header.producer_id >= 0 and header.attributes & batch.CODEC_MASK == 3
                for header in headers)
+
+
+@pytest.mark.parametrize("filter_", [{}, {"json": "$.id < 100"}])
+def test_a_copy_whose_records_are_rejected_is_incomplete(client, admin, source, target, filter_):
+    admin.incremental_alter_configs({
+        ConfigResource(ResourceType.TOPIC, target): {"max.message.bytes": "70"}})
+    _, location = start(client, {"target": target, **filter_})
+    page = ended(client, location)
+    failed = 100 if filter_ else COUNT
+    assert "incomplete: " in page and f"0 records were written, {failed} failed." in page
 
 
 def test_jobs_are_listed_only_for_their_user(client, served, source, target):
