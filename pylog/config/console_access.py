@@ -7,10 +7,10 @@ Invariants: without a login, only programs of this machine reach the console, un
 
 from urllib.parse import urlsplit
 
+from . import listeners
 from .errors import ConfigError
 
 NONE, SASL = "none", "sasl"
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 LISTENER = "console.listener"
 
 
@@ -28,7 +28,7 @@ def address(listener: str) -> tuple[str, int]:
 
 def is_loopback(listener: str) -> bool:
     """Return True if only this machine reaches console.listener. Raises ConfigError."""
-    return address(listener)[0] in LOOPBACK
+    return listeners.is_loopback(address(listener)[0])
 
 
 def auth(settings, needs_login: bool) -> str:

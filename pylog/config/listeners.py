@@ -6,11 +6,21 @@ Invariants: listener names are unique and upper case; two listeners share a port
 Source: KIP-103 (named listeners), KIP-684; Kafka's startup checks, as observed.
 """
 
+import ipaddress
+
 from .errors import ConfigError
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
 TLS_PROTOCOLS = ("SSL", "SASL_SSL")
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if a host names this machine and reaches no other one."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Listener:
@@ -23,7 +33,7 @@ class Listener:
 
     @property
     def is_loopback(self) -> bool:
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+        return is_loopback(self.host)
 
     @property
     def is_wildcard(self) -> bool:

@@ -23,7 +23,8 @@ from pylog import supervisor
 from pylog.client.errors import (
     AuthenticationError, AuthorizationError, KafkaError, KafkaTimeoutError,
 )
-from pylog.config.console_access import LOOPBACK, NONE, auth, is_loopback
+from pylog.config import listeners
+from pylog.config.console_access import NONE, auth, is_loopback
 from pylog.console import permissions
 from pylog.console.audit import Audit
 from pylog.console.clusters import (
@@ -217,7 +218,8 @@ class _Guard:
 
         host = urlsplit("//" + dict(scope["headers"]).get(b"host", b"").decode("latin-1"))
         # Without this check, a web page could reach a console on this machine by DNS rebinding.
-        if not is_static and self.console.is_loopback and host.hostname not in LOOPBACK:
+        if not is_static and self.console.is_loopback and not (
+                host.hostname and listeners.is_loopback(host.hostname)):
             await Response("The Host header does not name this machine. Use localhost.",
                            421)(scope, receive, secured)
             return

@@ -23,6 +23,7 @@ from urllib.parse import unquote
 
 from pylog import port_owner, supervisor
 from pylog._native.records import compress
+from pylog.config.listeners import is_loopback
 from pylog.log.errors import StartError
 from pylog.monitor import overview, threads
 from pylog.monitor.admission import Admission
@@ -46,7 +47,6 @@ GZIP_LEVEL = 1
 JSON = "application/json"
 PLAIN = "text/plain; charset=utf-8"
 HTML = "text/html; charset=utf-8"
-LOOPBACK = ("localhost", "::1")
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
            405: "Method Not Allowed", 500: "Internal Server Error", 503: "Service Unavailable"}
 PAGES = ("/metrics", "/livez", "/readyz", "/cluster", "/explain/groups", "/explain/group/<id>",
@@ -61,10 +61,6 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"metrics.listener={text}: expected host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    return host in LOOPBACK or host.startswith("127.")
 
 
 class Monitor:

@@ -5,7 +5,8 @@ import pytest
 from pylog.config import ConfigError, Settings, console_access
 
 
-@pytest.mark.parametrize("listener", ["127.0.0.1:8080", "localhost:8080", "[::1]:8080"])
+@pytest.mark.parametrize("listener", [
+    "127.0.0.1:8080", "127.0.0.2:8080", "localhost:8080", "[::1]:8080"])
 def test_a_console_of_this_machine_needs_no_login(listener):
     settings = Settings({"console.listener": listener})
     assert console_access.auth(settings, False) == console_access.NONE

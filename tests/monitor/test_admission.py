@@ -8,7 +8,6 @@ import pytest
 
 from pylog.log.errors import StartError
 from pylog.monitor.admission import Admission
-from pylog.monitor.server import is_loopback
 from pylog.testing.certificates import Authority, write
 from pylog.tools.cluster.cluster_checks import _metrics
 from tests.fixtures.brokers import Brokerd
@@ -89,13 +88,6 @@ def test_scrape_requires_tls_and_the_token(broker, authority):
         scrape.get(scrape.address_of(broker), "/metrics")
     told = broker.log.read_text()
     assert TOKEN not in told and "without authentication" not in told
-
-
-@pytest.mark.parametrize(("host", "is_so"), [
-    ("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("", False),
-    ("0.0.0.0", False), ("10.0.0.1", False), ("::", False)])
-def test_loopback_is_distinguished_from_reachable_addresses(host, is_so):
-    assert is_loopback(host) is is_so
 
 
 @pytest.mark.parametrize(("listener", "source", "status"), [

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import ipaddress
 import os
 import socket
 import time
@@ -20,6 +19,7 @@ from pylog.client.network.connection import BufferPool, Connection
 from pylog.client.errors import KafkaError
 from pylog.client.config.settings import servers
 from pylog.config import ConfigError, listeners
+from pylog.config.listeners import is_loopback
 from pylog.config.entries import DEFAULT
 from pylog.protocol.counts import counted
 from pylog.protocol import messages
@@ -47,7 +47,7 @@ async def check_cluster(cluster: Any, bootstrap: str) -> tuple[list[Finding], li
     nodes = sorted(metadata.nodes.values())
     found = [Finding("bootstrap", bootstrap, OK,
                      f"cluster {metadata.cluster_id} with {counted(len(nodes), 'broker')}")]
-    is_remote = not all(_is_loopback(host) for host, _ in servers(bootstrap.split(",")))
+    is_remote = not all(is_loopback(host) for host, _ in servers(bootstrap.split(",")))
     for rows in await asyncio.gather(*[_broker(cluster, node, is_remote) for node in nodes]):
         found += rows
     found += [await _controller(cluster, metadata),
@@ -56,13 +56,6 @@ async def check_cluster(cluster: Any, bootstrap: str) -> tuple[list[Finding], li
               *await _explained(cluster, metadata)]
     dirs, local = await _log_dirs(cluster)
     return [*found, *dirs], local
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
@@ -75,7 +68,7 @@ async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
         return [Finding("listener", name, FAIL, f"the name does not resolve: {reason_of(error)}",
                         f"{ADVERTISE}, or give the name an address (DNS, /etc/hosts)")]
     found = []
-    if is_remote and _is_loopback(node.host):
+    if is_remote and is_loopback(node.host):
         found.append(Finding("listener", name, WARN, "loopback is advertised to the network",
                              ADVERTISE))
     begun = time.perf_counter()
@@ -160,7 +153,7 @@ def _metrics(name: str, rows: dict[str, Any]) -> list[Finding]:
         return []
     host = listener.value.rpartition(":")[0].strip("[]")
     token = rows.get("metrics.token")
-    if _is_loopback(host) or token is not None and token.config_source != DEFAULT:
+    if is_loopback(host) or token is not None and token.config_source != DEFAULT:
         return [Finding("metrics endpoint", name, OK, "asks for a token" if token is not None and
                         token.config_source != DEFAULT else "on loopback only")]
     return [Finding("metrics endpoint", name, WARN,

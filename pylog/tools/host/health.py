@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import click
 
+from pylog.config.listeners import is_loopback
 from pylog.tools.cli.command import Local
 from pylog.tools.cli.output import BAD, GOOD
 from pylog.tools.cli.session import Session, ToolError
 
 URL = "http://localhost:9644"
 TIMEOUT_S = 5.0  # Longer than the broker needs to report that a component does not respond.
-LOOPBACK = ("localhost", "::1")
 BODY_BYTES_MAX = 1 << 20
 
 
@@ -104,7 +104,7 @@ def _encrypted(host: str, port: int | None, ca: str | None, is_insecure: bool,
 
     context = ssl.create_default_context(cafile=ca)
     if is_insecure:
-        if host not in LOOPBACK and not host.startswith("127."):
+        if not is_loopback(host):
             raise click.UsageError("--insecure is only for this machine's loopback addresses; use "
                                    "--ca FILE")
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
