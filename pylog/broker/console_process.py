@@ -71,15 +71,7 @@ class ConsoleProcess:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        process.terminate()
-        try:
-            async with asyncio.timeout(STOP_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        await child_process.stop(process, STOP_S)
 
     async def _keep(self) -> None:
         """Run the console, and restart it with a backoff."""

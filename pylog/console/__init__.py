@@ -1,8 +1,9 @@
 """The web console: pages about one or more clusters, rendered on the server.
 
 Owns: the contract between pages and the application, below.
-Invariants: pages use pylog.client only, never modules of the broker; every page works without
-  JavaScript; the rights of the logged-in user decide, because each session has its own connections.
+Invariants: pages reach a cluster only through pylog.client; of the broker they use functions
+  without state only, the sentences about groups; every page works without JavaScript; the rights
+  of the logged-in user decide, because each session has its own connections.
 
 `serving.serve()` runs the application that `app.create_app()` builds; `pylog console` and brokerd's
 child process call it. The packages of the extra `console` are needed.

@@ -27,7 +27,8 @@ import click
 from pylog.client.admin.admin import Admin
 from pylog.client.errors import KafkaError
 from pylog.tools import app
-from pylog.tools.cli import cluster_queries, config_resources, metrics_endpoint
+from pylog.client.admin import metrics_endpoint
+from pylog.tools.cli import cluster_queries, config_resources
 from pylog.tools.cli.command import Tool
 from pylog.tools.cli.metrics_endpoint import endpoint_options
 from pylog.tools.cli.output import size

@@ -13,12 +13,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pylog.client.admin import partition_offsets
+from pylog.client.admin import group_lag, partition_offsets
 from pylog.client.admin.admin import Admin
 from pylog.client.errors import (
     GroupIdNotFoundError, KafkaError, UnsupportedByBrokerError, UnsupportedVersionError,
 )
-from pylog.client.types import LATEST, TopicPartition
+from pylog.client.types import TopicPartition
 
 OFFSETS_S_MAX = 5.0  # Retries of groups whose coordinator is loading.
 SHARE_GROUPS_AT_ONCE = 16
@@ -183,36 +183,12 @@ async def partitions(admin: Admin, group: Group, now_ms: Callable[[], int],
     committed = (await offsets(admin, {group.group_id: None}))[group.group_id]
     if isinstance(committed, KafkaError):
         raise committed
-    parts = sorted({*committed, *owners})
-    cluster = admin.cluster
-    metadata = await partition_offsets.metadata_of(cluster, {part.topic for part in parts})
-    bounds, stable = await asyncio.gather(
-        partition_offsets.bounds(cluster, metadata, parts),
-        partition_offsets.offsets(cluster, metadata, dict.fromkeys(parts, LATEST), 1))
-    rows, behind = [], {}
-    for part in parts:
-        bound, offset = bounds[part], committed.get(part)
-        low, high = bound if isinstance(bound, tuple) else (None, None)
-        lag = None
-        if low is not None and high is not None and offset is not None:
-            lag = max(0, high - max(offset, low))
-            if lag:
-                behind[part] = max(offset, low)
-        edge = stable.get(part)
-        owner = owners.get(part)
-        rows.append({
-            "topic": part.topic, "partition": part.partition, "committed_offset": offset,
-            "start_offset": low, "end_offset": high,
-            "last_stable_offset": edge[0] if isinstance(edge, tuple) else high,
-            "lag_records": lag, "lag_seconds": 0.0 if lag == 0 else None,
-            "error": "" if isinstance(bound, tuple) else str(bound),
-            "member_id": owner.member_id if owner else None,
-            "client_id": owner.client_id if owner else None})
-    if with_ages and behind:
-        times = await partition_offsets.times(cluster, metadata, behind)
-        for part, row in zip(parts, rows, strict=True):
-            if times.get(part, -1) >= 0:
-                row["lag_seconds"] = max(0, now_ms() - times[part]) / 1000
+    rows = await group_lag.rows(admin.cluster, sorted({*committed, *owners}), committed,
+                                now_ms if with_ages else None)
+    for row in rows:
+        owner = owners.get(TopicPartition(row["topic"], row["partition"]))
+        row["member_id"] = owner.member_id if owner else None
+        row["client_id"] = owner.client_id if owner else None
     return rows
 
 
@@ -228,7 +204,7 @@ async def _share_partitions(admin: Admin, group: Group, owners: Mapping[TopicPar
             "committed_offset": row.start_offset if row and row.start_offset >= 0 else None,
             "start_offset": None, "end_offset": None, "last_stable_offset": None,
             "lag_records": row.lag if row and row.lag >= 0 else None, "lag_seconds": None,
-            "error": "", "member_id": owner.member_id if owner else None,
+            "error": None, "member_id": owner.member_id if owner else None,
             "client_id": owner.client_id if owner else None})
     return rows
 

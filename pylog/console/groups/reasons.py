@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from pylog.client.admin.admin import Admin
+from pylog.client.admin import metrics_endpoint
+from pylog.client.admin.group_lag import with_rates
 from pylog.console.groups import lag as group_lag
-from pylog.console.groups import metrics_endpoint
 from pylog.console.groups.lag import Group
 from pylog.coordinator.groups.state.rebalance_tracker import sentence
 from pylog.monitor.explain import reasons
@@ -38,10 +38,12 @@ async def explain(admin: Admin, group: Group, now_ms: Callable[[], int], is_brok
     """Explain a group's lag. Raises KafkaError."""
     rows = await group_lag.partitions(admin, group, now_ms, with_ages=False)
     if is_brokerd:
-        view = await _from_endpoint(admin, group)
+        view = await metrics_endpoint.group_view(
+            admin.cluster, group.coordinator, group.group_id)
         visible = {(row["topic"], row["partition"]) for row in rows}
-        if view is not None and not view.get("missing_partitions") and all(
-                (row["topic"], row["partition"]) in visible for row in view["partitions"]):
+        if view is not None and metrics_endpoint.knows_pace(view) \
+                and not view.get("missing_partitions") and all(
+                    (row["topic"], row["partition"]) in visible for row in view["partitions"]):
             return Explanation([row["text"] for row in view["reasons"]], view["partitions"],
                                f"the metrics of broker {group.coordinator}, "
                                f"over {view['rate_seconds']:.0f} s")
@@ -62,23 +64,17 @@ async def history(admin: Admin, group: Group) -> list[dict[str, Any]] | None:
     """Return the last rebalances, newest first, each with its `sentence`; None if the coordinator
     does not report them.
     """
-    view = await _from_endpoint(admin, group)
+    view = await metrics_endpoint.group_view(admin.cluster, group.coordinator, group.group_id)
     if view is None or "history" not in view:
         return None
     return [{**row, "sentence": sentence(row)} for row in view["history"]]
-
-
-async def _from_endpoint(admin: Admin, group: Group) -> dict[str, Any] | None:
-    found = await metrics_endpoint.page(
-        admin, group.coordinator, f"/explain/group/{quote(group.group_id, safe='')}")
-    return found if found is not None and "reasons" in found else None
 
 
 def _view(first: Group, before: list[dict[str, Any]], group: Group, rows: list[dict[str, Any]],
           seconds: float) -> dict[str, Any]:
     """Return the argument of reasons()."""
     old = {(row["topic"], row["partition"]): row for row in before}
-    parts = [_part(row, old.get((row["topic"], row["partition"])), seconds) for row in rows
+    parts = [with_rates(row, old.get((row["topic"], row["partition"])), seconds) for row in rows
              if row["committed_offset"] is not None]
     return {
         "group": group.group_id, "state": group.state,
@@ -93,16 +89,3 @@ def _view(first: Group, before: list[dict[str, Any]], group: Group, rows: list[d
 
 def _shape(group: Group) -> list[tuple[str, str]]:
     return sorted((one.member_id, one.assignment) for one in group.members)
-
-
-def _part(row: dict[str, Any], before: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
-    high = row["end_offset"]
-    made = {**row, "high_watermark": high or 0, "lag_records": row["lag_records"] or 0,
-            "last_stable_offset": row["last_stable_offset"] or 0,
-            "consume_rate": None, "produce_rate": None, "cold_reads": None}
-    if before is None or seconds <= 0:
-        return made
-    for name, key in (("consume_rate", "committed_offset"), ("produce_rate", "end_offset")):
-        if row[key] is not None and before[key] is not None:
-            made[name] = round((row[key] - before[key]) / seconds, 3)
-    return made

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from pylog.client.admin import acl_decisions
+from pylog.client.admin.acl_decisions import CLUSTER_NAME, POSSIBLE
 from pylog.client.admin.types import AclBinding, AclFilter
 from pylog.client.errors import SecurityDisabledError
-from pylog.console import acl_decision
-from pylog.console.acl_decision import ALL, CLUSTER_NAME, POSSIBLE
 from pylog.console.listings import Column, listed
 from pylog.console.pages import (
     Page, PageError, audit_details, form_of, not_audited, redirect, required,
@@ -31,6 +31,7 @@ COLUMNS = [Column("principal", "Principal"), Column("permission", "Permission"),
            Column("operation", "Operation"), Column("resource_type", "Resource"),
            Column("resource_name", "Name"), Column("pattern_type", "Pattern"),
            Column("host", "Host")]
+ALL = "ALL"
 PATTERNS, PERMISSIONS = ("LITERAL", "PREFIXED"), ("ALLOW", "DENY")
 OPERATIONS = (ALL, *dict.fromkeys(one for row in POSSIBLE.values() for one in row))
 PRODUCE, CONSUME = "produce", "consume"
@@ -159,8 +160,9 @@ async def check(request: Request, cluster: ClusterSession) -> Response:
         name = CLUSTER_NAME if kind == "CLUSTER" else required(query, "resource_name", "Name")
         principal, host = _principal(query), _host(query)
         rules = await cluster.admin.describe_acls(AclFilter(kind, name, "MATCH"))
-        context["answer"] = acl_decision.decide(
-            rules, principal, host if host not in ("", "*") else "127.0.0.1", operation, kind, name)
+        context["answer"] = acl_decisions.decide(
+            acl_decisions.Unreported(), rules, principal,
+            host if host not in ("", "*") else "127.0.0.1", operation, kind, name)
         kind_of = principal.partition(":")[0]
         context["applying"] = sorted(
             rule for rule in rules if rule.principal in (principal, f"{kind_of}:*"))

@@ -97,15 +97,7 @@ class Member:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._moving = self._task = None
         process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        process.terminate()
-        try:
-            async with asyncio.timeout(STOP_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        await child_process.stop(process, STOP_S)
 
     async def _publish_address(self) -> None:
         """Set this member's address, once no other process can run with a copy of its data."""

@@ -26,7 +26,8 @@ from pylog.protocol import messages
 from pylog.protocol.counts import counted
 from pylog.protocol.reasons import reason_of
 from pylog.security.tls import key_stores
-from pylog.tools.cli import cluster_queries, config_resources, metrics_endpoint
+from pylog.client.admin import metrics_endpoint
+from pylog.tools.cli import cluster_queries, config_resources
 from pylog.tools.cluster import cluster_checks
 from pylog.tools.cli.finding import WARN
 from pylog.tools.cli.output import size, span

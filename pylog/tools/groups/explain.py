@@ -12,16 +12,18 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import Any
-from urllib.parse import quote
 
 import click
 
+from pylog.client.admin import group_lag
 from pylog.client.admin.admin import Admin
+from pylog.client.admin.metrics_endpoint import group_view, knows_pace
 from pylog.client.errors import KafkaError
 from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.monitor.explain import reasons
-from pylog.tools.cli import metrics_endpoint, totals
+from pylog.tools.cli import totals
+from pylog.tools.cli.metrics_endpoint import endpoint_options
 from pylog.tools.groups import lag as lags
 from pylog.tools.cli.command import GROUP, Tool
 from pylog.tools.cli.output import cell, span
@@ -39,7 +41,7 @@ PARTS = {"topic": "TOPIC", "partition": "PARTITION", "lag_records": "LAG",
 @click.argument("name", type=GROUP, metavar="GROUP")
 @click.option("-s", "--seconds", default=5.0, show_default=True,
               type=click.FloatRange(min=0.1, max=600), help="Time between the two samples.")
-@metrics_endpoint.endpoint_options
+@endpoint_options
 @click.option("--sample", is_flag=True, help="Take samples; do not query the metrics endpoint.")
 @click.pass_obj
 def explain(session: Session, name: str, seconds: float, metrics: str | None,
@@ -47,12 +49,12 @@ def explain(session: Session, name: str, seconds: float, metrics: str | None,
     """Explain in one sentence why a group lags, and name the data source."""
     async def work(admin: Admin) -> dict[str, Any]:
         described = await lags.described(admin, name)
-        found = None if sample else await from_endpoint(
-            admin, name, described.coordinator, metrics, token)
+        found = None if sample else await group_view(
+            admin.cluster, described.coordinator, name, metrics, token)
         if found is None and metrics:
             raise ToolError(f"{metrics} does not report group {name}")
         # The endpoint omits partitions without a replica on the coordinator.
-        if found is not None and _knows_pace(found) and not found.get("missing_partitions"):
+        if found is not None and knows_pace(found) and not found.get("missing_partitions"):
             found["missing_partitions"] = []  # An older broker does not report members.
             return await _named(admin, {**found, "source": "metrics endpoint"}, session)
         sampled = await _sampled(admin, name, seconds, session)
@@ -97,12 +99,6 @@ def sentence(view: dict[str, Any]) -> str:
             f"{view['reasons'][0]['text']}")
 
 
-def _knows_pace(view: dict[str, Any]) -> bool:
-    """Return True if the endpoint has observed the group for long enough, or the group is empty."""
-    rates = [row["consume_rate"] for row in view["partitions"]]
-    return not rates or any(rate is not None for rate in rates)
-
-
 async def _named(admin: Admin, view: dict[str, Any], session: Session) -> dict[str, Any]:
     """Return the view with the producer of the transaction that blocks a partition, if its leader
     reports it.
@@ -136,14 +132,6 @@ def _rate(value: float | None) -> str:
     return cell(None if value is None else round(value, 1))
 
 
-async def from_endpoint(admin: Admin, group: str, coordinator: int, metrics: str | None,
-                        token: str | None) -> dict[str, Any] | None:
-    """Return the view of the coordinator's endpoint, None if it has none or does not respond."""
-    found = await metrics_endpoint.page(admin.cluster, coordinator,
-                                        f"/explain/group/{quote(group, safe='')}", metrics, token)
-    return found if isinstance(found, dict) and "reasons" in found else None
-
-
 # Two samples
 
 async def _sampled(admin: Admin, group: str, seconds: float, session: Session) -> dict[str, Any]:
@@ -161,8 +149,9 @@ async def _sampled(admin: Admin, group: str, seconds: float, session: Session) -
         # A broker does not report which clients another broker throttles.
         "members": [{**member, "partitions": len(member["partitions"]), "throttled_ms": 0}
                     for member in last["members"]],
-        "partitions": [_part(row, before.get((row["topic"], row["partition"])), elapsed_s)
-                       for row in last["partitions"]]}
+        "partitions": [
+            group_lag.with_rates(row, before.get((row["topic"], row["partition"])), elapsed_s)
+            for row in last["partitions"]]}
     is_unknown = not made["lag_records"] and made["missing_partitions"]
     made["reasons"] = [] if is_unknown else reasons(made)
     return made
@@ -186,16 +175,3 @@ async def _watched(admin: Admin, group: str, first: dict[str, Any], seconds: flo
 
 def _shape(members: list[dict[str, Any]]) -> list[Any]:
     return sorted((one["member_id"], one["partitions"]) for one in members)
-
-
-def _part(row: dict[str, Any], before: dict[str, Any] | None, elapsed_s: float) -> dict[str, Any]:
-    made = {**row, "high_watermark": row["end_offset"], "consume_rate": None, "produce_rate": None,
-            "cold_reads": None, "lag_records": row["lag_records"] or 0}
-    if made["last_stable_offset"] is None:
-        made["last_stable_offset"] = row["end_offset"]
-    if before is None or elapsed_s <= 0:
-        return made
-    for name, key in (("consume_rate", "committed_offset"), ("produce_rate", "end_offset")):
-        if row[key] is not None and before[key] is not None:
-            made[name] = round((row[key] - before[key]) / elapsed_s, 3)
-    return made

@@ -1,10 +1,8 @@
 """Consumer groups with their members, offsets and lag, in records and in seconds.
 
 Owns: nothing.
-Invariants: lag in records is the high watermark minus the committed offset, or minus the log start
-  offset if that is later; lag in seconds is the age of the first uncommitted record; a partition
-  without a committed offset has no lag (None); a total lag excludes partitions with unknown end
-  offsets, which the group's missing_partitions lists.
+Invariants: a total lag excludes partitions with unknown end offsets, which the group's
+  missing_partitions lists.
 Source: kafka-consumer-groups for the meaning of lag; works with any Kafka broker.
 """
 
@@ -13,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from pylog.client.admin import group_lag
 from pylog.client.admin.admin import Admin
 from pylog.client.errors import GroupIdNotFoundError, KafkaError
-from pylog.client.types import LATEST, TopicPartition
+from pylog.client.types import TopicPartition
 from pylog.config.errors import nearest
 from pylog.tools.cli import cluster_queries
 from pylog.tools.cli.totals import total
@@ -51,8 +50,9 @@ async def view(admin: Admin, group: str, now_ms: Any, with_seconds: bool = True)
     owner = {part: row for member, row in zip(group_row.members, members)
              for part in member.assignment}
     parts = sorted({*committed, *owner})
-    found = await partitions(admin, parts, {part: row.offset for part, row in committed.items()},
-                             now_ms if with_seconds else None)
+    found = await group_lag.rows(
+        admin.cluster, parts, {part: row.offset for part, row in committed.items()},
+        now_ms if with_seconds else None)
     for row in found:
         owned_by = owner.get(TopicPartition(row["topic"], row["partition"]))
         row["member_id"] = owned_by["member_id"] if owned_by else None
@@ -66,13 +66,15 @@ async def view(admin: Admin, group: str, now_ms: Any, with_seconds: bool = True)
 
 
 def _counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of partitions() with a committed offset; their lag can be unknown."""
+    """Return the rows of group_lag.rows() with a committed offset; their lag can be unknown."""
     return [row for row in rows
             if row["committed_offset"] is not None and row["committed_offset"] >= 0]
 
 
 def total_of(rows: list[dict[str, Any]]) -> int | None:
-    """Return the lag of rows of partitions(); None if nothing is committed or no lag is known."""
+    """Return the sum of the lags of group_lag.rows(); None if nothing is committed or no lag is
+    known.
+    """
     having = _counted(rows)
     return total(row["lag_records"] for row in having) if having else None
 
@@ -81,41 +83,6 @@ def missing_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return [{topic, partition, error}] of the partitions that total_of() excludes."""
     return [{name: row[name] for name in ("topic", "partition", "error")}
             for row in _counted(rows) if row["error"]]
-
-
-async def partitions(admin: Admin, parts: list[TopicPartition],
-                     committed: dict[TopicPartition, int], now_ms: Any) -> list[dict[str, Any]]:
-    """Return one row for each partition. now_ms None: without lag in seconds. Lag is None without a
-    committed offset.
-    """
-    cluster = admin.cluster
-    await cluster.refresh({part.topic for part in parts})
-    first, last = await cluster_queries.offset_bounds(cluster, parts)
-    stable = await cluster_queries.offsets(cluster, dict.fromkeys(parts, LATEST), 1)
-    errors = {TopicPartition(row["topic"], row["partition"]): row["error"]
-              for row in cluster_queries.unread(parts, first, last)}
-    found, wanted = [], {}
-    for part in parts:
-        low, high, at = first.get(part), last.get(part), committed.get(part)
-        is_known = part not in errors
-        lag = None
-        if isinstance(low, int) and isinstance(high, int) and at is not None and at >= 0:
-            lag = max(0, high - max(at, low))
-            if lag:
-                wanted[part] = max(at, low)
-        edge = stable.get(part)
-        found.append({
-            "topic": part.topic, "partition": part.partition, "committed_offset": at,
-            "start_offset": low if is_known else None, "end_offset": high if is_known else None,
-            "last_stable_offset": edge[0] if isinstance(edge, tuple) else None,
-            "lag_records": lag, "lag_seconds": 0.0 if lag == 0 else None,
-            "error": errors.get(part)})
-    if now_ms is not None and wanted:
-        times = await cluster_queries.times(cluster, wanted)
-        for part, row in zip(parts, found):
-            if times.get(part, -1) >= 0:
-                row["lag_seconds"] = max(0, now_ms() - times[part]) / 1000
-    return found
 
 
 async def totals(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:

@@ -13,12 +13,13 @@ from typing import Any
 import click
 
 from pylog.client.admin.admin import Admin
+from pylog.client.admin.metrics_endpoint import group_view
 from pylog.coordinator.groups.state.rebalance_tracker import sentence
 from pylog.protocol.counts import counted
-from pylog.tools.cli import metrics_endpoint
+from pylog.tools.cli.metrics_endpoint import endpoint_options
 from pylog.tools.cli.command import GROUP, Tool
 from pylog.tools.cli.session import Session, ToolError
-from pylog.tools.groups import explain, lag
+from pylog.tools.groups import lag
 
 ROWS = {"time": "TIME", "took_ms": "TOOK MS", "generation": "GENERATION", "members": "MEMBERS",
         "why": "WHY"}
@@ -33,15 +34,15 @@ STOPPED = {"stopped_ms": "WITHOUT WORK MS", "client_id": "CLIENT", "host": "HOST
 @click.option("-n", "--limit", default=10, show_default=True, type=click.IntRange(min=1),
               help="Number of rebalances.")
 @click.option("-l", "--long", "is_long", is_flag=True, help="Show every cause and member.")
-@metrics_endpoint.endpoint_options
+@endpoint_options
 @click.pass_obj
 def history(session: Session, name: str, limit: int, is_long: bool, metrics: str | None,
             token: str | None) -> None:
     """List the last rebalances of a group, their causes, and which members had no partitions."""
     async def work(admin: Admin) -> list[dict[str, Any]]:
         described = await lag.described(admin, name)
-        found = await explain.from_endpoint(
-            admin, name, described.coordinator, metrics, token)
+        found = await group_view(
+            admin.cluster, described.coordinator, name, metrics, token)
         if found is None or "history" not in found:
             raise ToolError(
                 f"broker {described.coordinator} does not report group {name}: set its "

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from pylog.client.admin import group_lag
 from pylog.client.admin.admin import Admin
 from pylog.client.admin.types import (
     StreamsAssignment, StreamsGroupDescription, StreamsMemberDescription, StreamsTask,
@@ -112,8 +113,8 @@ async def _view(admin: Admin, name: str, now_ms: Any) -> dict[str, Any]:
              for topic in (*part.sources, *part.repartition_sources)}
     runs = {task: member.client_id for member in row.members for task in member.assignment.active}
     parts = sorted({*committed, *await _read(admin, list(reads))})
-    found = await lag.partitions(admin, parts, {part: at.offset for part, at in committed.items()},
-                                 now_ms)
+    found = await group_lag.rows(
+        admin.cluster, parts, {part: at.offset for part, at in committed.items()}, now_ms)
     for entry in found:
         # A partition belongs to the active task with the same number.
         task = StreamsTask(reads.get(entry["topic"], ""), entry["partition"])

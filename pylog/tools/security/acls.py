@@ -307,7 +307,9 @@ def _rule(number: int, row: Any) -> AclBinding:
 def explain(session: Session, principal: str, operation: str, host: str, properties: str | None,
             **given: Any) -> None:
     """Show if a principal may perform an operation, and which rule decides."""
-    settings = _Untold() if properties is None else _settings(properties)
+    from pylog.client.admin import acl_decisions
+
+    settings = acl_decisions.Unreported() if properties is None else _settings(properties)
     named = _named(given)
     if len(named) != 1:
         raise click.UsageError("name one resource: --topic, --group, --transactional-id, --user or "
@@ -315,9 +317,13 @@ def explain(session: Session, principal: str, operation: str, host: str, propert
     kind, name = named[0]
 
     rules = session.administer(lambda admin: admin.describe_acls())
-    decision = _decided(settings, rules, principal, operation, host, kind, name)
+    try:
+        decision = acl_decisions.decide(settings, rules, principal, host, operation, kind, name)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     is_told = properties is not None
-    allowed, by = decision.allowed, decision.reason
+    allowed: bool | None = decision.allowed
+    by = decision.reason
     if decision.rule is not None:
         by = _shown(decision.rule)
         if not (allowed or is_told):
@@ -325,7 +331,7 @@ def explain(session: Session, principal: str, operation: str, host: str, propert
     elif not is_told:
         allowed, by = None, UNDECIDED
     session.out.result(
-        {"allowed": allowed, "rule": None if decision.rule is None else _rule_fields(decision.rule),
+        {"allowed": allowed, "rule": None if decision.rule is None else decision.rule._asdict(),
          "by": by},
         f"{ {True: 'allowed', False: 'denied', None: 'by the rules denied'}[allowed]}: {by}")
 
@@ -349,56 +355,11 @@ def _settings(properties: str) -> Any:
     return settings
 
 
-def _decided(settings: Any, rules: list[AclBinding], principal: str, operation: str, host: str,
-             kind: str, name: str) -> Any:
-    """Return the decision of brokerd's own authorizer."""
-    from pylog.client.admin.security import (
-        OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, number_of,
-    )
-    from pylog.protocol import messages
-    from pylog.security import authorizer, principals
-
-    who = principals.parse(principal)
-    if who is None:
-        raise click.UsageError(f"{principal!r}: expected User:NAME")
-
-    judge = authorizer.StandardAuthorizer(settings)
-    judge.take({("AccessControlEntryRecord", number): messages.AccessControlEntryRecord(
-        resource_type=number_of(RESOURCE_TYPES, rule.resource_type),
-        resource_name=rule.resource_name,
-        pattern_type=number_of(PATTERN_TYPES, rule.pattern_type), principal=rule.principal,
-        host=rule.host, operation=number_of(OPERATIONS, rule.operation),
-        permission_type=number_of(PERMISSIONS, rule.permission))
-        for number, rule in enumerate(rules)})
-    return judge.authorize(who, host, number_of(OPERATIONS, operation),
-                           number_of(RESOURCE_TYPES, kind), name)
-
-
-class _Untold:
-    """Settings without values: like Kafka, a broker does not report super.users and
-    allow.everyone.if.no.acl.found.
-    """
-
-    def value(self, name: str) -> None:
-        return None
-
-
-def _shown(rule: Any) -> str:
-    words = _rule_fields(rule)
+def _shown(rule: AclBinding) -> str:
+    words = rule._asdict()
     return " ".join(words[field] for field in (
         "permission", "principal", "operation", "resource_type", "pattern_type",
         "resource_name")) + f" from {rule.host}"
-
-
-def _rule_fields(rule: Any) -> dict[str, str]:
-    from pylog.client.admin.security import (
-        OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, word_of,
-    )
-
-    return AclBinding(
-        word_of(RESOURCE_TYPES, rule.resource_type), rule.resource_name,
-        word_of(PATTERN_TYPES, rule.pattern_type), rule.principal, rule.host,
-        word_of(OPERATIONS, rule.operation), word_of(PERMISSIONS, rule.permission))._asdict()
 
 
 COMMANDS = {"acl": acl}

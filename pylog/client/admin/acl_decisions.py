@@ -1,15 +1,14 @@
 """Which ACL decides whether a principal may do something.
 
 Owns: nothing.
-Invariants: the decision is that of the standard authorizer, from the ACLs that the viewer may see;
-  brokers do not report super users, so a denial can be wrong for them.
+Invariants: the decision is that of the standard authorizer, from the given rules only.
 Source: pylog.security.authorizer, which decides like Kafka's StandardAuthorizer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pylog.client.admin.security import (
     OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, number_of, word_of,
@@ -19,34 +18,38 @@ from pylog.protocol import messages
 from pylog.security import authorizer, principals
 
 CLUSTER_NAME = authorizer.CLUSTER_NAME
-ALL = "ALL"
 # Resource type -> operations that are checked on it.
 POSSIBLE = {
     word_of(RESOURCE_TYPES, kind): tuple(word_of(OPERATIONS, number) for number in numbers)
     for kind, numbers in authorizer.OPERATIONS.items()}
 
 
-class Answer(NamedTuple):
-    """rule: the deciding ACL; None if no ACL matches, which denies all but super users."""
+class AclDecision(NamedTuple):
+    """rule: the ACL that decides; None if none does. reason: why, in words, if there is no rule."""
 
     allowed: bool
     rule: AclBinding | None
+    reason: str
 
 
-class _NoSettings:
-    """Settings without super users: brokers do not report them."""
+class Unreported:
+    """Settings without values: brokers do not report super.users and
+    allow.everyone.if.no.acl.found, so a denial can be wrong for super users.
+    """
 
     def value(self, name: str) -> None:
         return None
 
 
-def decide(rules: Iterable[AclBinding], principal: str, host: str, operation: str, kind: str,
-           name: str) -> Answer:
-    """Return the decision. principal: `User:name`. Raises ValueError for another form."""
+def decide(settings: Any, rules: Iterable[AclBinding], principal: str, host: str, operation: str,
+           kind: str, name: str) -> AclDecision:
+    """Return the decision. settings: the broker's, or Unreported(). principal: `User:name`; raises
+    ValueError for another form.
+    """
     who = principals.parse(principal)
     if who is None:
-        raise ValueError(principal)
-    judge = authorizer.StandardAuthorizer(_NoSettings())
+        raise ValueError(f"{principal!r}: expected User:NAME")
+    judge = authorizer.StandardAuthorizer(settings)
     judge.take({("AccessControlEntryRecord", number): messages.AccessControlEntryRecord(
         resource_type=number_of(RESOURCE_TYPES, rule.resource_type),
         resource_name=rule.resource_name,
@@ -56,10 +59,8 @@ def decide(rules: Iterable[AclBinding], principal: str, host: str, operation: st
         for number, rule in enumerate(rules)})
     found = judge.authorize(who, host, number_of(OPERATIONS, operation),
                             number_of(RESOURCE_TYPES, kind), name)
-    if found.rule is None:
-        return Answer(found.allowed, None)
     rule = found.rule
-    return Answer(found.allowed, AclBinding(
+    return AclDecision(found.allowed, None if rule is None else AclBinding(
         word_of(RESOURCE_TYPES, rule.resource_type), rule.resource_name,
         word_of(PATTERN_TYPES, rule.pattern_type), rule.principal, rule.host,
-        word_of(OPERATIONS, rule.operation), word_of(PERMISSIONS, rule.permission)))
+        word_of(OPERATIONS, rule.operation), word_of(PERMISSIONS, rule.permission)), found.reason)
