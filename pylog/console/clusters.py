@@ -26,7 +26,7 @@ REQUEST_MS_MAX = 15_000
 CALL_MS_MAX = 20_000
 DENIED_MAX = 1000
 # Words of pages in the place of a name: /topics/new. Links to these pages spell them out.
-PAGE_WORDS = ("new", "check")
+PAGE_WORDS = ("new", "check", "register")
 # A setting that only brokerd has.
 BROKERD_SETTING = "records.validate.enable"
 

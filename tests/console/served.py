@@ -98,10 +98,12 @@ class Client:
     def get(self, path, **headers):
         return self.send("GET", path, headers=headers)
 
-    def post(self, path, form=None, **headers):
-        """Send a form, with the token of the page that the form is on."""
-        page = self.get(path if path != "/logout" else "/about").text
-        action = re.escape(path.partition("?")[0])
+    def post(self, path, form=None, page=None, **headers):
+        """Send a form, with the token of the page that the form is on. page: its path if it is
+        another one than the form's.
+        """
+        action = re.escape((page or path).partition("?")[0])
+        page = self.get(page or (path if path != "/logout" else "/about")).text
         found = re.search(rf'<form [^>]*action="{action}["?].*?name="csrf" value="([^"]+)"', page,
                           re.DOTALL)
         token = found.group(1) if found else ""

@@ -16,7 +16,7 @@ from pylog.client.serialization.registry import Schema, SchemaRegistry
 from pylog.console import schema_text
 from pylog.console.listings import Column, listed
 from pylog.console.pages import (
-    Page, PageError, audit_details, form_of, integer, not_audited, redirect, required,
+    Page, PageError, audit_details, form_of, integer, redirect, required,
 )
 from pylog.console.rendering import render
 
@@ -138,25 +138,14 @@ async def diff(request: Request, cluster: ClusterSession) -> Response:
 
 
 async def check(request: Request, cluster: ClusterSession) -> Response:
-    """Show the form of a schema, check its compatibility, or register it."""
+    """Show the form of a schema, or check its compatibility. Writes nothing."""
     registry = _required_registry(request)
     answer: tuple[bool, list[str]] | None = None
     is_new = False
     form = dict(request.query_params)
     if request.method == "POST":
         form = await form_of(request)
-        name = required(form, "subject", "Subject")
-        kind = form.get("type", "")
-        if kind not in TYPES:
-            raise PageError(400, "The type is not valid", kind,
-                            f"Choose one of {', '.join(TYPES)}.")
-        schema = Schema(required(form, "schema", "Schema"), kind)
-        if form.get("step") == "register":
-            number = await _ask(lambda: registry.register(name, schema))
-            audit_details(request, subject=name, schema_id=number)
-            return redirect(cluster.url("schemas", name),
-                            f"The schema is registered with the id {number}.")
-        not_audited(request)
+        name, schema = _schema_of(form)
         is_new = name not in await _ask(registry.subjects)
         answer = (True, []) if is_new else await _ask(
             lambda: registry.compatibility(name, schema))
@@ -168,11 +157,31 @@ async def check(request: Request, cluster: ClusterSession) -> Response:
                   is_new=is_new)
 
 
+async def register(request: Request, cluster: ClusterSession) -> Response:
+    """Register a schema."""
+    registry = _required_registry(request)
+    name, schema = _schema_of(await form_of(request))
+    number = await _ask(lambda: registry.register(name, schema))
+    audit_details(request, subject=name, schema_id=number)
+    return redirect(cluster.url("schemas", name),
+                    f"The schema is registered with the id {number}.")
+
+
+def _schema_of(form: dict[str, str]) -> tuple[str, Schema]:
+    """Return (subject, schema) of a form. Raises PageError."""
+    kind = form.get("type", "")
+    if kind not in TYPES:
+        raise PageError(400, "The type is not valid", kind, f"Choose one of {', '.join(TYPES)}.")
+    return required(form, "subject", "Subject"), Schema(required(form, "schema", "Schema"), kind)
+
+
 _READS, _WRITES = ("READ of the schema registry",), ("WRITE of the schema registry",)
 PAGES = [
     Page("/schemas", subjects, operations=_READS, changes=False, audit=""),
-    Page("/schemas/check", check, methods=("GET", "POST"), operations=(*_READS, *_WRITES),
-         changes=True, audit="schemas.register"),
+    Page("/schemas/check", check, methods=("GET", "POST"), operations=_READS, changes=False,
+         audit=""),
+    Page("/schemas/register", register, methods=("POST",), operations=_WRITES, changes=True,
+         audit="schemas.register"),
     Page("/schemas/{subject}", subject, operations=_READS, changes=False, audit=""),
     Page("/schemas/{subject}/diff", diff, operations=_READS, changes=False, audit=""),
     Page("/schemas/{subject}/{version}", version, operations=_READS, changes=False, audit=""),

@@ -63,7 +63,7 @@ def test_errors_of_the_registry_have_error_pages(client, path, status):
 
 
 def test_a_schema_is_checked_without_being_registered(client, registry):
-    form = {"subject": "orders/value", "type": "AVRO", "step": "check"}
+    form = {"subject": "orders/value", "type": "AVRO"}
     assert "is compatible with" in client.post(
         "/schemas/check", {**form, "schema": '"string"'}).text
     text = client.post("/schemas/check", {**form, "schema": '"bad"'}).text
@@ -72,17 +72,28 @@ def test_a_schema_is_checked_without_being_registered(client, registry):
 
 
 def test_a_schema_is_registered(client, registry):
-    form = {"subject": "new-value", "type": "AVRO", "schema": '"string"', "step": "register"}
-    assert client.post("/schemas/check", form).status == 303
+    form = {"subject": "new-value", "type": "AVRO", "schema": '"string"'}
+    assert client.post("/schemas/register", form, page="/schemas/check").status == 303
     assert registry.subjects["new-value"] == {1: 3}
 
 
 def test_the_registry_rejects_an_incompatible_schema(client):
-    form = {"subject": "orders/value", "type": "AVRO", "schema": '"bad"', "step": "register"}
-    assert client.post("/schemas/check", form).status == 409
+    form = {"subject": "orders/value", "type": "AVRO", "schema": '"bad"'}
+    assert client.post("/schemas/register", form, page="/schemas/check").status == 409
 
 
 def test_a_console_without_a_registry_names_the_setting(broker):
     with Served({"test": {"bootstrap.servers": broker.bootstrap}}) as served:
         assert "console.schema.registry.url" in served.client().get("/schemas").text
         assert served.client().get("/schemas/x").status == 404
+
+
+def test_a_read_only_console_checks_schemas_but_registers_none(broker, registry):
+    with Served({"test": {"bootstrap.servers": broker.bootstrap}}, console_read_only="true",
+                console_schema_registry_url=registry.url) as served:
+        client = served.client()
+        form = {"subject": "orders/value", "type": "AVRO", "schema": '"string"'}
+        checked = client.post("/schemas/check", form)
+        assert "is compatible with" in checked.text and ">Register<" not in checked.text
+        assert client.post("/schemas/register", form, page="/schemas/check").status == 403
+    assert registry.subjects["orders/value"] == {1: 1, 2: 2}
