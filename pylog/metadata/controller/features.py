@@ -3,16 +3,17 @@
 Owns: nothing.
 Invariants: this version and every broker support each level; the records of one request are
   appended together.
-Source: KIP-584, KIP-778; error codes as Kafka 4.3's.
+Source: KIP-584, KIP-778; error codes as Kafka's.
 """
 
 from pylog.metadata.controller.partitions import eligible_leader_replicas
-from pylog.metadata.image.feature_levels import CLUSTER_FEATURES, METADATA_VERSION
+from pylog.metadata.image.feature_levels import CLUSTER_FEATURES, ELR_FEATURE, METADATA_VERSION
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+KRAFT_VERSION = "kraft.version"
 
 
 def update(image, updates, settings, node_id: int) -> list:
@@ -22,6 +23,8 @@ def update(image, updates, settings, node_id: int) -> list:
     records = []
     for wanted in updates:
         level = wanted.max_version_level
+        if _has_no_effect(image, wanted.feature, level, node_id):
+            continue
         fault = _fault(image, wanted.feature, level, wanted.upgrade_type, node_id)
         if fault is not None:
             raise Refusal(ErrorCode.INVALID_UPDATE_VERSION,
@@ -29,9 +32,22 @@ def update(image, updates, settings, node_id: int) -> list:
                           f"had an error: Invalid update version {level} for feature "
                           f"{wanted.feature}. {fault}")
         records.append(messages.FeatureLevelRecord(name=wanted.feature, feature_level=level))
-        if wanted.feature == eligible_leader_replicas.ELR_FEATURE and level > 0:
+        if wanted.feature == ELR_FEATURE and level > 0:
             records += eligible_leader_replicas.single_min_isr(image, settings)
     return records
+
+
+def _has_no_effect(image, name: str, level: int, node_id: int) -> bool:
+    """Return True for a level that is accepted and changes nothing.
+
+    Kafka's tool updates all features of a release together. etcd or ZooKeeper keeps the quorum's
+    members, and a single broker has no eligible leader replicas.
+    """
+    if level not in (0, 1):
+        return False
+    return name == KRAFT_VERSION or name == ELR_FEATURE and name not in image.features \
+        and image.brokers.keys() == {node_id} \
+        and all(known != name for known, *_ in image.brokers[node_id].features)
 
 
 def _ranges(image, name: str, node_id: int):

@@ -77,6 +77,24 @@ def test_current_feature_level_can_be_set_again(kind):
     assert levels(records[:2]) == [(VERSION, 33), (ELR_FEATURE, 1)]
 
 
+def test_features_of_a_release_without_effect_are_accepted():
+    alone = Cluster(keeps_eligible=False)
+    alone.register(9, features={VERSION: (7, 33), TRANSACTIONS: (0, 2)})
+    release = [("kraft.version", 1, UPGRADE), (ELR_FEATURE, 1, UPGRADE), (TRANSACTIONS, 2, UPGRADE)]
+    assert levels(updated(alone, *release)) == [(TRANSACTIONS, 2)]
+    with pytest.raises(Refusal, match="only supports versions 0-1"):
+        updated(alone, (ELR_FEATURE, 2, UPGRADE))
+    with pytest.raises(Refusal, match="does not support this feature"):
+        updated(alone, ("kraft.version", 2, UPGRADE))
+
+
+def test_another_broker_without_eligible_leader_replicas_rejects_them():
+    cluster = Cluster(keeps_eligible=False)
+    cluster.register(1, features={VERSION: (7, 33)})
+    with pytest.raises(Refusal, match="Broker 1 does not support this feature"):
+        updated(cluster, (ELR_FEATURE, 1, UPGRADE))
+
+
 def test_unsupported_feature_in_the_log_can_be_removed():
     cluster = with_feature("odd", 1)
     assert levels(updated(cluster, ("odd", 0, SAFE_DOWNGRADE))) == [("odd", 0)]
