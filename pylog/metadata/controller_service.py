@@ -7,7 +7,8 @@ Invariants: records reach the tail from the quorum while this node is on standby
   controller before, its records are in the quorum before it writes anything else there; a node that
   has been in a quorum never starts an empty quorum with its own records, unless an operator permits
   it, because another node may have newer ones; a node participates only if its metadata log is
-  proven to be a prefix of the quorum's.
+  proven to be a prefix of the quorum's; a node becomes ready only after its own etcd, if it has
+  one, answered as a current member.
 Source: KIP-631 (combined nodes); KIP-595.
 """
 
@@ -35,7 +36,7 @@ from pylog.metadata.quorum.etcd import Etcd
 from pylog.metadata.quorum.etcd_bootstrap import CALL_S, PORT_WAIT_S, Policy
 from pylog.metadata.quorum.etcd_process import DIRECTORY, Host, Member
 from pylog.metadata.quorum.etcd_removal import Seats
-from pylog.metadata.quorum.key_value import Keys
+from pylog.metadata.quorum.key_value import Keys, KeysError, Unknown, Unreachable
 from pylog.metadata.quorum.quorum_log import DIVERGED, PREFIX, QuorumLog
 from pylog.metadata.quorum.quorum_state import END, Holder, Quorum, QuorumLost
 from pylog.metadata.quorum.voter_status import Voters
@@ -86,9 +87,11 @@ class ControllerMember(MemberMetadata):
         settings = self._settings
         if settings["quorum.zookeeper.connect"]:
             return _zookeeper(settings), settings["quorum.zookeeper.prefix"]
-        return Etcd(settings["quorum.etcd.endpoints"] or [
-            _client_address(host) for host in self._nearest_first()],
-            ssl_context=self._etcd_context, login=_login(settings)), settings["quorum.etcd.prefix"]
+        addresses = settings["quorum.etcd.endpoints"] or self._etcd_addresses
+        return self._etcd(addresses), settings["quorum.etcd.prefix"]
+
+    def _etcd(self, addresses: list[str]) -> Etcd:
+        return Etcd(addresses, ssl_context=self._etcd_context, login=_login(self._settings))
 
     def _new_member(self) -> Member | None:
         settings = self._settings
@@ -118,8 +121,11 @@ class ControllerMember(MemberMetadata):
         return [Host(voter.node_id, voter.host, *clusters.etcd_ports(self._settings, voter))
                 for voter in self._voters]
 
-    def _nearest_first(self) -> list:
-        return sorted(self._hosts(), key=lambda host: host.node_id != self._node_id)
+    @property
+    def _etcd_addresses(self) -> list[str]:
+        """Return the addresses of the controllers' etcds, this node's first."""
+        hosts = sorted(self._hosts(), key=lambda host: host.node_id != self._node_id)
+        return [_client_address(host) for host in hosts]
 
     @property
     def quorum(self) -> Quorum:
@@ -136,10 +142,11 @@ class ControllerMember(MemberMetadata):
         self._give_up_s = asyncio.get_running_loop().time() + self._start_wait_s + PORT_WAIT_S
         if self._member is not None:
             self._member.start()
-            # The other members answer too, but a node without a seat must not act for its id.
             await self._member.settled.wait()
         known_id = meta_properties.cluster_of(paths)
         named = await self._patiently(self._quorum.known_cluster_id)
+        if self._member is not None:
+            await self._await_seat(self._etcd(self._etcd_addresses[:1]))
         cluster_id = named or await self._unnamed_cluster(known_id)
         self._check_cluster(paths[0], known_id, cluster_id)
         await self._claim_node()
@@ -158,6 +165,21 @@ class ControllerMember(MemberMetadata):
             await in_thread(self._open_partitions, store, clean, known)
         except (MetadataError, LogError, OSError, ValueError) as error:
             raise self._unreadable(error) from error
+
+    async def _await_seat(self, own_etcd: Etcd) -> None:
+        """Return once this node's etcd has answered with a majority: only a current member can.
+        The other members answer even if they have removed it. Raises StartError.
+        """
+        try:
+            while True:
+                self._check_member()
+                try:
+                    await in_thread(own_etcd.get, self._settings["quorum.etcd.prefix"] + END)
+                    return
+                except (KeysError, Unknown, Unreachable) as error:
+                    await self._pause(QuorumLost(f"the etcd of this node: {error}"))
+        finally:
+            own_etcd.close()
 
     async def _claim_node(self) -> None:
         """Claim this node's id. Raises StartError if another process uses it."""

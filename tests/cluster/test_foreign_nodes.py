@@ -3,6 +3,7 @@
 A second empty node with the same addresses, a node of another cluster.
 """
 
+import contextlib
 import shutil
 import time
 
@@ -29,6 +30,17 @@ def twin_of(broker, root, **settings) -> Brokerd:
     controller = broker.overrides["listeners"].partition(",")[2]
     return Brokerd(root, {**broker.overrides, **settings,
                           "listeners": f"PLAINTEXT://127.0.0.1:{free_port()},{controller}"})
+
+
+@contextlib.contextmanager
+def etcd_that_starts_late(broker, root):
+    """Let the broker's etcd start long after the broker, which the other members answer."""
+    command = root / "late-etcd"
+    command.write_text("#!/bin/sh\nsleep 4\nexec etcd \"$@\"\n")
+    command.chmod(0o755)
+    broker.overrides["quorum.etcd.command"] = str(command)
+    yield
+    del broker.overrides["quorum.etcd.command"]
 
 
 def error_of_start(node) -> str:
@@ -105,7 +117,9 @@ def test_operator_replaces_a_member_that_is_not_proven_dead(cluster, tmp_path):
     until(lambda: not cluster.brokers[2].alive(), 60, cluster.tails())
     assert "was removed from its cluster" in cluster.brokers[2].tail(6000)
     assert before.items() - members_of(cluster).items() == {("node-2", before["node-2"])}
-    said = error_of_start(cluster.brokers[2])
+    # Other members answer before this node's etcd has read of its removal.
+    with etcd_that_starts_late(cluster.brokers[2], tmp_path):
+        said = error_of_start(cluster.brokers[2])
     assert "was removed from its cluster" in said, said
     cluster.brokers[2].data_dir.rename(tmp_path / "aside")
     cluster.start_broker(2)

@@ -12,6 +12,7 @@ from pylog.log.errors import StartError
 from pylog.metadata import controller_service, service
 from pylog.metadata.image.image import Image, MetadataError
 from pylog.metadata.log.local_log import LocalLog
+from pylog.metadata.quorum.key_value import Unreachable
 from pylog.metadata.quorum.quorum_log import QuorumLog
 from pylog.protocol.errors import ErrorCode
 from tests.metadata.test_controller_service_joining import CLUSTER, World, settings
@@ -212,6 +213,29 @@ def test_node_of_another_cluster_opens_no_log(monkeypatch):
     assert world.heard == []
 
 
+class OwnEtcd:
+    """This node's etcd. fails: number of calls that it does not answer; failed(): after them."""
+
+    def __init__(self, fails, failed=lambda: None):
+        self.fails, self.failed = fails, failed
+        self.addresses, self.is_closed = None, False
+
+    def connected(self, addresses):
+        self.addresses = addresses
+        return self
+
+    def get(self, key):
+        assert key == "/pylog/at/end"
+        if self.fails:
+            self.fails -= 1
+            if not self.fails:
+                self.failed()
+            raise Unreachable("not started")
+
+    def close(self):
+        self.is_closed = True
+
+
 def test_local_etcd_is_started_before_the_quorum_is_queried(monkeypatch):
     world = Several(monkeypatch)
     settled = asyncio.Event()
@@ -220,8 +244,28 @@ def test_local_etcd_is_started_before_the_quorum_is_queried(monkeypatch):
     world.member._member = SimpleNamespace(
         settled=settled, failure=None,
         start=lambda: world.heard.append(("etcd", list(world.quorum.asked))))
-    world.run(world.member.join())
+    own_etcd = OwnEtcd(fails=3)
+    monkeypatch.setattr(world.member, "_etcd", own_etcd.connected)
+    _, took_s = world.run(world.member.join())
     assert world.heard == [("etcd", []), *STEPS]
+    # The other members answered at once.
+    assert own_etcd.addresses == ["h2:2379"] and took_s == 0.6 and own_etcd.is_closed
+
+
+def test_node_whose_etcd_was_removed_does_not_join(monkeypatch):
+    world = Several(monkeypatch)
+    settled = asyncio.Event()
+    settled.set()
+    world.quorum.names = [CLUSTER]
+    world.member._member = own = SimpleNamespace(
+        settled=settled, failure=None, start=lambda: None)
+
+    def removed():
+        own.failure = StartError("removed")
+    monkeypatch.setattr(world.member, "_etcd", OwnEtcd(fails=3, failed=removed).connected)
+    with pytest.raises(StartError, match="removed"):
+        world.run(world.member.join())
+    assert world.heard == []
 
 
 @pytest.mark.parametrize("name", ["reach", "_take_newest", "_open_partitions"])
