@@ -15,7 +15,7 @@ import datetime
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 from pylog.client.arguments import several, whole
@@ -66,6 +66,18 @@ def scan(topic: str, *, since: Time = None, until: Time = None,
     before they are read are skipped, with a warning in the log.
     """
     arrow = require("scan", "numpy", "pyarrow")
+    names, batches = prepared(topic, since=since, until=until, columns=columns,
+                              partitions=partitions, batch_records_max=batch_records_max,
+                              config=config, **more)
+    return arrow.RecordBatchReader.from_batches(schema(names), batches)
+
+
+def prepared(topic: str, *, since: Time, until: Time, columns: Iterable[ColumnName] | None,
+             partitions: Iterable[int] | None, batch_records_max: int,
+             config: ConsumerConfig | None, **more: Unpack[ConsumerOptions]
+             ) -> tuple[list[ColumnName], Generator[pa.RecordBatch, None, None]]:
+    """Return (columns, batches) of scan(). Closing the generator closes its consumer."""
+    require("scan", "numpy", "pyarrow")
     names = list(COLUMNS) if columns is None else ordered(columns)
     settings: Any = {**(config or {}),
                      **{name.replace("_", "."): given for name, given in more.items()}}
@@ -76,8 +88,7 @@ def scan(topic: str, *, since: Time = None, until: Time = None,
         topic_id = _topic_id(consumer, topic)
     # A reset would skip records, or read those of another topic.
     settings["auto.offset.reset"] = "none"
-    batches = _batches(settings, found, names, batch_records_max, topic_id)
-    return arrow.RecordBatchReader.from_batches(schema(names), batches)
+    return names, _batches(settings, found, names, batch_records_max, topic_id)
 
 
 def milliseconds(given: Time) -> int | None:
@@ -135,7 +146,8 @@ def _topic_id(consumer: Consumer[Any, Any], topic: str) -> bytes:
 
 
 def _batches(settings: Any, found: dict[TopicPartition, tuple[int, int]],
-             names: list[ColumnName], records_max: int, topic_id: bytes) -> Iterator[Any]:
+             names: list[ColumnName], records_max: int,
+             topic_id: bytes) -> Generator[Any, None, None]:
     if not found:
         return
     left = {tp: end for tp, (_, end) in found.items()}
