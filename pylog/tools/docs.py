@@ -117,9 +117,15 @@ its repairs; `--execute` applies them:
 - It completes or reverts swaps and moves that were interrupted.
 
 brokerd also does all of this when it starts. `log repair` leaves damage between valid batches in
-place, because readers skip it. With `--quarantine`, it rewrites the segment without the damaged
-bytes. It saves removed bytes next to the segment as `<segment>.log.<position>.corrupt`. Afterwards,
-brokerd or Kafka starts as after a crash."""),
+place: readers skip a damaged header, and a wrong CRC stops consumers that check CRCs. With
+`--quarantine`, it rewrites the segment without the damaged bytes. It saves removed bytes next to
+the segment as `<segment>.log.<position>.corrupt`. Afterwards, brokerd or Kafka starts as after a
+crash.
+
+A batch has one CRC for all of its records. So one damaged record costs its whole batch, because the
+damaged record cannot be told from the others. Kafka's recovery removes that batch and everything
+after it; `log repair` keeps the batches after it. Print the records that can still be decoded with
+`log dump -r FILE.corrupt`, check them, and send them again."""),
     ("How fast", 22, """\
 The results are for one process with a Python client, and "processor time" is that of the client.
 [Performance](../../bench/results/full.md) has the broker's own figures. At full speed, the latency

@@ -56,7 +56,8 @@ class Segment:
 
     def __init__(self, path: Path):
         self.path = path
-        self.base_offset = int(path.stem) if path.stem.isdigit() else 0
+        number = path.name.partition(".")[0]
+        self.base_offset = int(number) if number.isdigit() else 0
         self.view = corrupt_ranges.FileBytes(path)
         self.size = len(self.view)
 

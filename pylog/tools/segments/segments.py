@@ -50,8 +50,8 @@ def segment_paths(paths: tuple[str, ...]) -> list[Path]:
     for text in paths:
         path = Path(text)
         if path.is_file():
-            if path.suffix != ".log":
-                raise ToolError(f"{path}: expected a .log file or a directory")
+            if path.suffix not in (".log", ".corrupt"):
+                raise ToolError(f"{path}: expected a .log or .corrupt file, or a directory")
             found.append(path)
             continue
         below = sorted(one for one in path.rglob("*.log") if one.stem.isdigit())
@@ -126,7 +126,9 @@ def dump(session: Session, paths: tuple[str, ...], is_deep: bool, from_offset: i
          count: int | None, is_index: bool, decode: bool | None) -> None:
     """Print batches, records or index entries, with --json one line each.
 
-    Skips damaged parts; the exit code is 1 then.
+    Skips damaged parts; the exit code is 1 then. Prints the records of a batch with a wrong CRC if
+    they can be decoded: one of them can have a wrong key or value. PATH can also be a .corrupt file
+    of `pylog log repair`.
     """
     left = count if count is not None else -1
     damaged: list[ToolError] = []
@@ -191,6 +193,10 @@ def repair(session: Session, paths: tuple[str, ...], execute: bool, quarantine: 
     finishes or undoes interrupted swaps and moves. PATH is a partition's directory or a log
     directory; pass all log directories if a broker has several, with --all-directories. Bytes that
     are cut out are saved as .corrupt files. The exit code is 1 as long as damage remains.
+
+    A batch has one CRC for all of its records, so one damaged record costs its whole batch. Kafka's
+    recovery removes that batch and everything after it; this command keeps the batches after it.
+    `pylog log dump -r FILE.corrupt` prints the records that can still be decoded.
     """
     from pylog.tools.segments import repair as work
 
@@ -203,8 +209,9 @@ def repair(session: Session, paths: tuple[str, ...], execute: bool, quarantine: 
              "file": str(Path(step.path.parent.name) / step.path.name)} for step in wanted.steps]
     session.out.rows(rows, STEPS, empty="nothing to repair")
     if wanted.left:
-        raise ToolError(f"{len(wanted.left)} damaged ranges before the end: readers skip them, "
-                        f"and --quarantine removes them")
+        raise ToolError(f"{counted(len(wanted.left), 'damaged range')} before the end. Readers "
+                        "skip damaged headers; a wrong CRC stops consumers that check CRCs. "
+                        "--quarantine removes the damaged batches as a whole")
     if wanted.unproven:
         copies = counted(len(wanted.unproven), "copy has", "copies have")
         raise ToolError(f"{copies} no original in these directories: give all log directories of "

@@ -176,6 +176,17 @@ def test_damage_in_the_middle_stays_unless_removal_is_requested(tmp_path, damage
     assert next(iter(batch.walk(one.read(gone))))[1].base_offset == gone + 2
 
 
+def test_damaged_record_costs_its_batch_whose_other_records_can_be_printed(tmp_path):
+    folder = partition(tmp_path)
+    lost = middle_crc(folder, sorted(folder.glob("*.log")))
+    run("log", "repair", folder, "--execute", "--quarantine")
+    assert bases(folder) == [base for base in ALL if base != lost]
+    aside, = folder.glob("*.corrupt")
+    first, second = run("log", "dump", "-r", aside, "--json").lines
+    assert (first["offset"], second["offset"]) == (lost, lost + 1)
+    assert first["value"] != second["value"] == "v" * 100
+
+
 def test_damaged_log_start_checkpoint_is_not_repaired(tmp_path):
     folder = partition(tmp_path)
     checkpoint = tmp_path / "log-start-offset-checkpoint"
