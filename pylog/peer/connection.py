@@ -22,7 +22,7 @@ from collections import deque
 from pylog.config.errors import ConfigError
 from pylog.peer.dial import SIZE_BYTES
 from pylog.peer.errors import PeerError
-from pylog.protocol import codec, messages, tables
+from pylog.protocol import api, codec, messages, tables
 from pylog.protocol.errors import ProtocolError
 from pylog.protocol.reasons import reason_of
 
@@ -38,6 +38,7 @@ HEAD_START_S = 0.25  # For each address of a name before trying the next, as in 
 IN_FLIGHT_MAX = 64
 FRAME_BYTES_MAX = 256 << 20
 API_VERSIONS_VERSION = 3
+LEVEL_0_SINCE = 4  # Older versions of ApiVersions report a lowest feature level of 0 as 1.
 # The kernel sends keepalive probes to a watched host, without waking this process.
 PROBE_S, PROBES_MAX = 1, 60
 ACKNOWLEDGED_AT = 56  # offset in tcp_info: tcpi_last_ack_recv, in ms
@@ -143,6 +144,17 @@ class Peer(asyncio.Protocol):
                 client_software_name="pylog", client_software_version="1"), API_VERSIONS_VERSION)
             self._versions = {row.api_key: row.max_version for row in response.api_keys}
         return min(version, self._versions.get(key, version))
+
+    async def features(self) -> dict[str, tuple[int, int]]:
+        """Return the lowest and highest level of each feature that the other node supports. Raises
+        PeerError.
+        """
+        response = await self.call(
+            messages.ApiVersionsRequest(
+                client_software_name="pylog", client_software_version="1"),
+            await self.newest(api.API_VERSIONS, LEVEL_0_SINCE))
+        return {row.name: (row.min_version, row.max_version)
+                for row in response.supported_features}
 
     async def send_raw(self, frame: bytes, timeout_s: float = CALL_SECONDS) -> bytes:
         """Return the response to `frame`, both with their header but without their size. Raises

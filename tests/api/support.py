@@ -34,6 +34,7 @@ class Broker:
     """The broker's interface for handlers."""
 
     departures = voters = None
+    standbys: list = []
     replicates = False
 
     def __init__(self, texts=None, logs=None):
@@ -57,6 +58,9 @@ class Broker:
         self.controller.register(ENDPOINTS, [bytes(15) + b"\x05"])
         self.tail.begin()
         return self
+
+    async def standby_features(self):
+        return self.standbys
 
     @staticmethod
     def now_ms():

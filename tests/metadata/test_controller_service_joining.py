@@ -13,6 +13,8 @@ from pylog.metadata.controller_service import FEW_RECORDS, FIRST_S, TOKEN, Contr
 from pylog.metadata.image.image import Image
 from pylog.metadata.quorum.quorum_log import DIVERGED, PREFIX, UNKNOWN
 from pylog.metadata.quorum.quorum_state import Holder, QuorumLost
+from pylog.peer.controllers import Controllers, voters_of
+from pylog.peer.errors import PeerError
 from tests.client.virtual_time import VirtualTime
 
 US, FIRST = 2, 1
@@ -464,3 +466,33 @@ def test_failed_member_restart_stops_the_node(world):
             await task
 
     world.run(work())
+
+
+# Features of the other controllers.
+
+def test_only_other_controllers_that_are_no_brokers_are_queried_for_features(
+        world, monkeypatch, caplog):
+    """2 is this node; 3 is a broker, whose registration has its features; 4 does not respond."""
+    class Peer:
+        async def connect(host, port, client_id, credentials):
+            assert (port, client_id, credentials) == (1, "controller-2", "login")
+            if host == "d":
+                raise PeerError("d:1: no connection within 5.0 s")
+            world.heard.append(host)
+            return Peer()
+
+        async def features(self):
+            return {"group.version": (0, 1)}
+
+        def close(self):
+            world.heard.append("closed")
+
+    monkeypatch.setattr(controller_service, "Peer", Peer)
+    world.member.controllers = Controllers(voters_of(["1@a:1", "2@b:1", "3@c:1", "4@d:1"]))
+    world.member.credentials = "login"
+    world.member.tail = SimpleNamespace(published=SimpleNamespace(brokers={2: None, 3: None}))
+    found, _ = world.run(world.member.standby_features())
+    assert found == [(1, {"group.version": (0, 1)})]
+    assert world.heard == ["a", "closed"]
+    [line] = [line for line in caplog.records if "which features" in line.message]
+    assert line.controller == 4

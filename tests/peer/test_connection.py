@@ -53,6 +53,21 @@ async def answering(reader, writer):
             throttle_time_ms=request.broker_epoch)))
 
 
+def supporting(version_max):
+    """Respond to ApiVersions up to a version, as Kafka does: a lowest level of 0 is 1 before 4."""
+    async def serve(reader, writer):
+        while True:
+            asked = await frame(reader)
+            key, version, number, _, _ = codec.decode_request_header(asked)
+            response = messages.ApiVersionsResponse
+            writer.write(codec.response_frame(key, version, number, response(
+                api_keys=[response.ApiVersion(api_key=key, min_version=0, max_version=version_max)],
+                supported_features=[response.SupportedFeatureKey(
+                    name="group.version", min_version=int(version < 4), max_version=1)])))
+
+    return serve
+
+
 async def silent(reader, writer):
     await reader.read()
 
@@ -74,6 +89,11 @@ def test_request_gets_its_own_response():
         return [answer.throttle_time_ms for answer in answers]
 
     assert run(answering, use) == list(range(2 * IN_FLIGHT_MAX))
+
+
+@pytest.mark.parametrize("version_max, lowest", [(3, 1), (4, 0)])
+def test_supported_features_are_read_in_the_newest_version(version_max, lowest):
+    assert run(supporting(version_max), Peer.features) == {"group.version": (lowest, 1)}
 
 
 def test_bytes_are_sent_and_returned_as_they_are():

@@ -159,7 +159,9 @@ class QuorumApi:
         """
         response = messages.UpdateFeaturesResponse
         try:
-            await self._controller.update_features(request.feature_updates, request.validate_only)
+            await self._controller.update_features(
+                request.feature_updates, request.validate_only,
+                await self._metadata.standby_features())
         except Refusal as refusal:
             return response(error_code=refusal.error, error_message=refusal.message, results=[])
         results = []

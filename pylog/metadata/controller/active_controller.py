@@ -307,11 +307,14 @@ class ActiveController(Members):
         await self._tail.wait(offset)
         return results
 
-    async def update_features(self, updates, validate_only: bool) -> None:
-        """Decide an UpdateFeaturesRequest. Raises Refusal if a feature cannot have its level."""
+    async def update_features(self, updates, validate_only: bool, standbys=()) -> None:
+        """Decide an UpdateFeaturesRequest. Raises Refusal if a feature cannot have its level.
+
+        standbys: as for features.update.
+        """
         async with self._deciding:
             records = features.update(
-                self._image, updates, self._settings, self._node_id)
+                self._image, updates, self._settings, self._node_id, standbys)
             if validate_only:
                 return
             try:

@@ -1,8 +1,8 @@
 """Decisions on the cluster's feature levels: UpdateFeatures.
 
 Owns: nothing.
-Invariants: this version and every broker support each level; the records of one request are
-  appended together.
+Invariants: this version, every broker and every controller that responds support each level; the
+  records of one request are appended together.
 Source: KIP-584, KIP-778; error codes as Kafka's.
 """
 
@@ -16,16 +16,18 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 KRAFT_VERSION = "kraft.version"
 
 
-def update(image, updates, settings, node_id: int) -> list:
+def update(image, updates, settings, node_id: int, standbys=()) -> list:
     """Return the records of UpdateFeaturesRequest.feature_updates. Raises Refusal for all if one
     fails.
+
+    standbys: [(node id, {feature: (lowest, highest supported level)})] of the other controllers.
     """
     records = []
     for wanted in updates:
         level = wanted.max_version_level
         if _has_no_effect(image, wanted.feature, level, node_id):
             continue
-        fault = _fault(image, wanted.feature, level, wanted.upgrade_type, node_id)
+        fault = _fault(image, wanted.feature, level, wanted.upgrade_type, node_id, standbys)
         if fault is not None:
             raise Refusal(ErrorCode.INVALID_UPDATE_VERSION,
                           "The update failed for all features since the following feature "
@@ -50,7 +52,7 @@ def _has_no_effect(image, name: str, level: int, node_id: int) -> bool:
         and all(known != name for known, *_ in image.brokers[node_id].features)
 
 
-def _ranges(image, name: str, node_id: int):
+def _ranges(image, name: str, node_id: int, standbys):
     """Yield (node, lowest, highest supported level); a node that does not report the feature
     supports only 0.
     """
@@ -59,15 +61,17 @@ def _ranges(image, name: str, node_id: int):
         low, high = next(((low, high) for known, low, high in broker.features if known == name),
                          (0, 0))
         yield f"Broker {broker.id}", low, high
+    for standby_id, supported in standbys:
+        yield f"Controller {standby_id}", *supported.get(name, (0, 0))
 
 
-def _fault(image, name: str, level: int, kind: int, node_id: int) -> str | None:
+def _fault(image, name: str, level: int, kind: int, node_id: int, standbys) -> str | None:
     current = image.features.get(name, 0)
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."
     if level < 0:
         return "A feature version cannot be less than 0."
-    for who, low, high in _ranges(image, name, node_id):
+    for who, low, high in _ranges(image, name, node_id, standbys):
         if not low <= level <= high:
             return f"{who} does not support this feature." if high == 0 \
                 else f"{who} only supports versions {low}-{high}"

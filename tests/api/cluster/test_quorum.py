@@ -91,3 +91,15 @@ def test_feature_has_exactly_the_served_level(name, level, kind, error):
             "metadata.version": 33, "transaction.version": 2, "group.version": 1,
             "share.version": 2, "streams.version": 1}
     with_broker(scenario)
+
+
+def test_feature_level_is_checked_with_the_other_controllers():
+    async def scenario(broker):
+        broker.standbys = [(2, {"transaction.version": (0, 1)})]
+        new = messages.UpdateFeaturesRequest
+        answer = await broker.ask(api.UPDATE_FEATURES, 2, new(feature_updates=[
+            new.FeatureUpdateKey(feature="transaction.version", max_version_level=2,
+                                 upgrade_type=1)]))
+        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert "Controller 2 only supports versions 0-1" in answer.error_message
+    with_broker(scenario)

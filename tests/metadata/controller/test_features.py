@@ -71,6 +71,22 @@ def test_level_must_be_supported_by_each_broker():
         updated(cluster, (TRANSACTIONS, 2, UPGRADE))
 
 
+@pytest.mark.parametrize("supported, fault", [
+    ({TRANSACTIONS: (0, 1)}, "Controller 5 only supports versions 0-1"),
+    ({}, "Controller 5 does not support this feature"),
+])
+def test_level_must_be_supported_by_each_other_controller(supported, fault):
+    def update(level):
+        return features.update(
+            Cluster().image, [FEATURE(feature=TRANSACTIONS, max_version_level=level)],
+            Cluster().settings, 9, [(4, {TRANSACTIONS: (0, 2)}), (5, supported)])
+
+    with pytest.raises(Refusal, match=fault):
+        update(2)
+    if supported:
+        assert levels(update(1)) == [(TRANSACTIONS, 1)]
+
+
 @pytest.mark.parametrize("kind", [UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE])
 def test_current_feature_level_can_be_set_again(kind):
     records = updated(Cluster().join(1), (VERSION, 33, kind), (ELR_FEATURE, 1, kind))
