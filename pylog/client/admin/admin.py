@@ -182,7 +182,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def describe_topics(self, names: Iterable[str], timeout: float | None = None
                               ) -> dict[str, TopicInfo]:
         async def query(left: dict[str, None]) -> dict[str, Any]:
-            response = await self.cluster._ask_metadata(sorted(left))
+            response = await self.cluster.request_metadata(sorted(left))
             found = _topics(response)
             return {name: found[name] if not found[name].error_code
                     else error(found[name].error_code, context=name) for name in left}

@@ -37,7 +37,7 @@ async def metadata_of(cluster: Cluster, topics: Iterable[str]) -> Metadata:
     names = sorted(set(topics))
     if not names:
         return Metadata()
-    return merged(Metadata(), await cluster._ask_metadata(names), True)
+    return merged(Metadata(), await cluster.request_metadata(names), True)
 
 
 async def offsets(cluster: Cluster, metadata: Metadata, wanted: Mapping[TopicPartition, int],

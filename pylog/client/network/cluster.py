@@ -175,15 +175,17 @@ class Cluster:
         self._refresh_requested.clear()
         asked_all = self.wants_all_topics
         names = None if asked_all else sorted(self.interest)
-        self._apply_metadata(await self._ask_metadata(names), asked_all)
+        self._apply_metadata(await self.request_metadata(names), asked_all)
 
     async def every_topic(self) -> Metadata:
         """Request metadata of every topic once. Raises KafkaError."""
-        self._apply_metadata(await self._ask_metadata(None), True)
+        self._apply_metadata(await self.request_metadata(None), True)
         return self.metadata
 
-    async def _ask_metadata(self, names: list[str] | None) -> Any:
-        """Request metadata. If a broker does not respond, try the others."""
+    async def request_metadata(self, names: list[str] | None) -> Any:
+        """Return the response to a Metadata request, without remembering it. names: None for every
+        topic. If a broker does not respond, tries the others. Raises KafkaError.
+        """
         connection, asked = None, asyncio.get_running_loop().create_future()
         try:
             while not asked.done() and connection is not (found := await self.any_connection()):
