@@ -19,6 +19,14 @@ CALL_WAIT_S = 60.0
 STOP_WAIT_S = 30.0
 
 
+def pause(process: subprocess.Popen) -> None:
+    """Pause a child process. Returns once all of its threads have stopped: until then they can
+    still answer a request.
+    """
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+
 class ChildHost:
     """Runs a broker in a child process.
 
@@ -96,7 +104,7 @@ class ChildHost:
                 raise BrokerFailed(f"the broker did not stop within {STOP_WAIT_S} s") from None
 
     def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        pause(self._process)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)

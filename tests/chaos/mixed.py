@@ -15,6 +15,7 @@ from pathlib import Path
 from bench.kafka import KafkaBroker
 from bench.network import Network, address
 from bench.process import die_with_parent
+from pylog.testing.child import pause
 from tests.chaos.causes import Causes
 from tests.chaos.history import Final, History, Partition
 from tests.chaos.machines import CLIENT_PORT, CONTROLLER_PORT, Machine, Machines, of_pylog
@@ -92,7 +93,7 @@ class KafkaMachine(KafkaBroker):
         return self.process is not None and self.process.poll() is None
 
     def pause(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        pause(self.process)
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)

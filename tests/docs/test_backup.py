@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pylog.client import Admin, Consumer, NewTopic, Producer
+from pylog.testing.child import pause
 from tests.docs.session import ROOT
 from tests.fixtures.brokers import Brokerd
 from tests.monitor import scrape
@@ -127,7 +128,7 @@ def test_copy_of_a_stopped_broker_restores_records_offsets_and_groups(machine):
 def test_copy_of_one_moment_of_a_running_broker_has_all_acknowledged_records(machine):
     before = machine.records()
     machine.shell("pylog offsets --json > offsets-before.json")
-    machine.broker.process.send_signal(signal.SIGSTOP)  # As a snapshot, it stops all changes.
+    pause(machine.broker.process)  # As a snapshot, it stops all changes.
     try:
         subprocess.run(["cp", "-a", machine.broker.data_dir, machine.backup], check=True)
     finally:

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.kafka import run_tool
+from pylog.testing.child import pause
 from pylog.testing.ports import free_port
 from tests.fixtures.brokers import Kafka
 from tests.replication import support
@@ -139,14 +141,14 @@ def test_killed_brokerd_leader_truncates_unreplicated_records(brokers):
     theirs, ours = brokers
     led(theirs, ours, "diverged", [OURS, THEIRS])
     support.produce(theirs, "diverged", numbers(0, 100))
-    theirs.broker.process.send_signal(19)  # SIGSTOP: it stops fetching.
+    pause(theirs.broker.process)  # It stops fetching.
     try:
         # The first record may be in the response to a pending fetch, only ours has the others.
         for value in numbers(1000, 1010):
             support.produce(ours, "diverged", [value], acks=1)
         ours.kill()
     finally:
-        theirs.broker.process.send_signal(18)
+        theirs.broker.process.send_signal(signal.SIGCONT)
     support.settled(theirs, "diverged", THEIRS, [THEIRS])
     support.produce(theirs, "diverged", numbers(100, 200))
     ours.start()

@@ -15,6 +15,7 @@ from pylog.client import (
 from pylog.client.errors import (
     ClosedError, ConcurrentUseError, IllegalStateError, KafkaError, KafkaTimeoutError, WakeupError,
 )
+from pylog.testing.child import pause
 from tests.client.reading import new_topic, read_topic
 from tests.fixtures.brokers import Brokerd
 
@@ -126,7 +127,7 @@ def test_a_commit_without_a_time_limit_ends_after_that_of_the_settings(stoppable
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])
         consumer.commit({partition: 1})
-        stoppable.process.send_signal(signal.SIGSTOP)
+        pause(stoppable.process)
         with pytest.raises(KafkaTimeoutError):
             consumer.commit({partition: 2})
         stoppable.process.send_signal(signal.SIGCONT)
@@ -165,7 +166,7 @@ def test_timed_out_transaction_end_can_be_repeated(stoppable, commits):
         mine, other = producer.commit_transaction, producer.abort_transaction
         if not commits:
             mine, other = other, mine
-        stoppable.process.send_signal(signal.SIGSTOP)
+        pause(stoppable.process)
         with pytest.raises(KafkaTimeoutError):
             mine(timeout=0.5)
         with pytest.raises(IllegalStateError, match="again first"):

@@ -10,6 +10,7 @@ import pytest
 from pylog import cli
 from pylog.testing import Broker
 from pylog.testing.certificates import Authority, write
+from pylog.testing.child import pause
 from pylog.testing.ports import free_port
 from pylog.tools.cluster import health
 from pylog.tools.cluster import cluster_checks
@@ -109,7 +110,7 @@ def test_groups_are_listed_without_those_of_a_killed_broker_which_is_named(clust
 
 
 def test_a_hanging_broker_is_named_with_its_controller(cluster):
-    cluster.brokers[3].process.send_signal(signal.SIGSTOP)
+    pause(cluster.brokers[3].process)
     try:
         told = status(cluster, "--timeout", "10", fails=True)
     finally:
