@@ -43,6 +43,9 @@ OWN = (
      "Name of the cluster in the web console. Empty: the address of the bootstrap broker."),
     ("console.insecure", "boolean", False, "", "medium", "", "live",
      "Allows console.auth=none on an address that other machines can reach."),
+    ("console.lag.interval.ms", "long", 10000, "0..", "low", "", "live",
+     "The web console reads the lag of all groups after this time, less often if that would take "
+     "more than 2 % of the time. 0: only for open pages."),
     ("console.listener", "string", "", "", "medium", "", "live",
      "host:port of the web console. Empty: disabled. Port 0: any free port."),
     ("console.masking.file", "string", "", "", "medium", "", "live",

@@ -9,6 +9,7 @@ Source: OWASP CSRF Prevention Cheat Sheet; CSP Level 3.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from pylog.console.audit import Audit
 from pylog.console.clusters import (
     SASL_MECHANISMS, ClusterConfig, ClusterSession, open_session,
 )
+from pylog.console.groups.history import DUTY, LagHistory
 from pylog.console.groups.samples import LagSamples
 from pylog.console.records import masking
 from pylog.console.records.jobs import Jobs
@@ -82,6 +84,11 @@ class Console:
                                  settings["console.session.max.ms"] / 1000, self.is_secure, seconds)
         self.throttle = Throttle(seconds)
         self.lag_samples = LagSamples()
+        interval_ms = settings["console.lag.interval.ms"]
+        # By cluster: those that the console can read with its own account.
+        self.lag_histories = {
+            cluster.name: LagHistory(now_ms, interval_ms) for cluster in clusters
+            if interval_ms and not cluster.needs_login}
         self.searches = Searches(settings["console.search.concurrent.max"])
         self.jobs = Jobs(now_ms, seconds)
         self.audit = Audit(settings["console.audit.file"], now_ms)
@@ -139,6 +146,28 @@ class Console:
             await asyncio.sleep(EXPIRY_S)
             await self.sessions.end_expired()
 
+    async def sample_lags(self, name: str) -> None:
+        """Read the lag of all groups of a cluster again and again, until cancelled."""
+        history = self.lag_histories[name]
+        interval_s = self.settings["console.lag.interval.ms"] / 1000
+        opened: ClusterSession | None = None
+        try:
+            while True:
+                begun_s = self.seconds()
+                try:
+                    if opened is None:
+                        opened = await open_session(self.clusters[name], "", self.now_ms)
+                    await history.read(opened.admin)
+                except KafkaError as failure:
+                    history.fail(str(failure) or type(failure).__name__)
+                taken_s = self.seconds() - begun_s
+                pause_s = max(interval_s, taken_s * (1 / DUTY - 1))
+                history.period_ms = int((pause_s + taken_s) * 1000)
+                await asyncio.sleep(pause_s)
+        finally:
+            if opened is not None:
+                await opened.close()
+
     async def close(self) -> None:
         await self.jobs.close()
         await self.sessions.close()
@@ -176,18 +205,24 @@ def create_app(console: Console, pages: Sequence[Page]) -> Any:
 
 
 class _lifespan:
-    """Runs the console's background task, and closes sessions at the end."""
+    """Runs the console's background tasks, and closes sessions at the end."""
 
     def __init__(self, app: Starlette):
         self._console: Console = app.state.console
 
     async def __aenter__(self) -> None:
-        self._task = asyncio.create_task(
-            supervisor.restarting("console sessions", self._console.run))
+        console = self._console
+        works: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            ("console sessions", console.run)]
+        works += [("console lag samples", functools.partial(console.sample_lags, name))
+                  for name in console.lag_histories]
+        self._tasks = [asyncio.create_task(supervisor.restarting(name, work))
+                       for name, work in works]
 
     async def __aexit__(self, *exception: object) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._console.close()
 
 

@@ -56,10 +56,11 @@ def _escape(character: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def bytes_size(value: Any) -> str:
-    """Return a size with a binary unit, such as 1.5 MiB; a dash for None or a negative number."""
+def bytes_size(value: Any, missing: str = "–") -> str:
+    """Return a size with a binary unit, such as 1.5 MiB; `missing` for None or a negative number.
+    """
     if value is None or value < 0:
-        return "–"
+        return missing
     size = float(value)
     for unit in UNITS:
         if size < 1024 or unit == UNITS[-1]:
@@ -68,10 +69,10 @@ def bytes_size(value: Any) -> str:
     raise AssertionError(value)
 
 
-def number(value: Any) -> str:
-    """Return a number with thin spaces between thousands; a dash for None."""
+def number(value: Any, missing: str = "–") -> str:
+    """Return a number with thin spaces between thousands; `missing` for None."""
     if value is None:
-        return "–"
+        return missing
     return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else str(value)
 
 

@@ -34,7 +34,7 @@ class Served:
 
     def __init__(self, clusters, **settings):
         self.clock = Clock()
-        texts = {"console.listener": "127.0.0.1:0",
+        texts = {"console.listener": "127.0.0.1:0", "console.lag.interval.ms": "0",
                  **{name.replace("_", "."): str(value) for name, value in settings.items()}}
         self.console = Console(Settings(texts), [ClusterConfig(*row) for row in clusters.items()],
                                self.clock.now_ms, self.clock.seconds)

@@ -20,6 +20,7 @@ from pylog.client.errors import (
 )
 from pylog.client.types import TopicPartition
 
+LIST_S_MAX = 10.0
 OFFSETS_S_MAX = 5.0  # Retries of groups whose coordinator is loading.
 SHARE_GROUPS_AT_ONCE = 16
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
@@ -59,6 +60,75 @@ def error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+class Offsets(NamedTuple):
+    """One partition of a group. None: unknown; the lag of a share group has no committed offset."""
+
+    committed: int | None
+    end: int | None
+    lag: int | None
+
+
+async def listed(admin: Admin, states: Iterable[str] = (), types: Iterable[str] = ()
+                 ) -> tuple[list[Any], dict[int, str]]:
+    """Return (the groups, {broker that did not list its groups: reason}). Raises KafkaError if no
+    broker listed its groups.
+    """
+    try:
+        return await admin.list_groups(states, types, LIST_S_MAX), {}
+    except KafkaError as failure:
+        results = failure.results or {}
+        lists = {node: rows for node, rows in results.items() if isinstance(rows, list)}
+        if not lists:
+            raise
+        found = {row.group_id: row for rows in lists.values() for row in rows}
+        return list(found.values()), {
+            node: error_text(result) for node, result in results.items()
+            if isinstance(result, KafkaError)}
+
+
+async def offsets_and_ends(admin: Admin, groups: Mapping[str, str]
+                           ) -> dict[str, dict[TopicPartition, Offsets]]:
+    """Return the offsets of each group, without groups whose offsets could not be read. groups:
+    {name: type}.
+    """
+    found: dict[str, dict[TopicPartition, Offsets]] = {}
+    committed = {name: rows for name, rows in (await offsets(admin, {
+        name: None for name, kind in groups.items() if kind != SHARE})).items()
+        if isinstance(rows, dict)}
+    bounds = await _bounds(admin, {part for rows in committed.values() for part in rows})
+    for name, rows in committed.items():
+        found[name] = {}
+        for part, offset in rows.items():
+            bound = bounds[part]
+            is_known = isinstance(bound, tuple)
+            found[name][part] = Offsets(
+                offset, bound[1] if is_known else None,
+                max(0, bound[1] - max(offset, bound[0])) if is_known else None)
+    shared = await _share_offsets(admin, [name for name, kind in groups.items() if kind == SHARE])
+    for name, result in shared.items():
+        if not isinstance(result, KafkaError):
+            found[name] = {part: Offsets(None, None, row.lag if row.lag >= 0 else None)
+                           for part, row in result.items() if row.start_offset >= 0}
+    return found
+
+
+async def _share_offsets(admin: Admin, names: Iterable[str]
+                         ) -> dict[str, dict[TopicPartition, Any] | KafkaError]:
+    """Return the offsets of each share group, or its error."""
+    room = asyncio.Semaphore(SHARE_GROUPS_AT_ONCE)
+    found: dict[str, dict[TopicPartition, Any] | KafkaError] = {}
+
+    async def one(name: str) -> None:
+        async with room:
+            try:
+                found[name] = await admin.list_share_group_offsets(name, timeout=OFFSETS_S_MAX)
+            except KafkaError as failure:
+                found[name] = failure
+
+    await asyncio.gather(*map(one, names))
+    return found
+
+
 async def offsets(admin: Admin, groups: Mapping[str, Iterable[TopicPartition] | None]
                   ) -> dict[str, dict[TopicPartition, int] | KafkaError]:
     """Return the committed offsets of each group, or its error."""
@@ -85,21 +155,14 @@ async def totals(admin: Admin, groups: Mapping[str, str]) -> dict[str, Total]:
         for name, result in committed.items():
             found[name] = Total(None, None, error_text(result)) \
                 if isinstance(result, KafkaError) else total(result, bounds)
-    room = asyncio.Semaphore(SHARE_GROUPS_AT_ONCE)
-
-    async def of_share_group(name: str) -> None:
-        async with room:
-            try:
-                rows = await admin.list_share_group_offsets(name, timeout=OFFSETS_S_MAX)
-            except KafkaError as failure:
-                found[name] = Total(None, None, error_text(failure))
-                return
+    for name, rows in (await _share_offsets(admin, shared)).items():
+        if isinstance(rows, KafkaError):
+            found[name] = Total(None, None, error_text(rows))
+            continue
         lags = [row.lag for row in rows.values() if row.lag >= 0]
         unknown = sum(row.lag < 0 <= row.start_offset for row in rows.values())
         found[name] = Total(sum(lags) if lags else None, len(rows),
                             f"the lag of {unknown} partitions is unknown" if unknown else "")
-
-    await asyncio.gather(*map(of_share_group, shared))
     return found
 
 

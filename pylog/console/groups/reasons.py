@@ -2,25 +2,29 @@
 
 Owns: nothing.
 Invariants: a broker's endpoint is used only if it shows no partition that the user may not see;
-  otherwise the sentences come from two readings with the user's own rights.
+  otherwise the sentences come from two readings, of which the later one has the user's own
+  rights and decides which partitions are shown.
 Source: pylog.monitor.explain has the reasons for both sources.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pylog.client.admin.admin import Admin
 from pylog.client.admin import metrics_endpoint
 from pylog.client.admin.group_lag import with_rates
+from pylog.client.types import TopicPartition
 from pylog.console.groups import lag as group_lag
 from pylog.console.groups.lag import Group
 from pylog.coordinator.groups.state.rebalance_tracker import sentence
 from pylog.monitor.explain import reasons
 
 BETWEEN_READINGS_S = 2.0
+
+Earlier = tuple[int, Mapping[TopicPartition, Mapping[str, Any]]]  # Time in ms, offsets.
 
 
 class Explanation(NamedTuple):
@@ -33,10 +37,10 @@ class Explanation(NamedTuple):
     source: str
 
 
-async def explain(admin: Admin, group: Group, now_ms: Callable[[], int], is_brokerd: bool
-                  ) -> Explanation:
-    """Explain a group's lag. Raises KafkaError."""
-    rows = await group_lag.partitions(admin, group, now_ms, with_ages=False)
+async def explain(admin: Admin, group: Group, now_ms: Callable[[], int], is_brokerd: bool,
+                  before: Earlier | None) -> Explanation:
+    """Explain a group's lag. before: an earlier reading. Raises KafkaError."""
+    rows = await group_lag.partitions(admin, group, now_ms, with_ages=before is not None)
     if is_brokerd:
         view = await metrics_endpoint.group_view(
             admin.cluster, group.coordinator, group.group_id)
@@ -47,17 +51,27 @@ async def explain(admin: Admin, group: Group, now_ms: Callable[[], int], is_brok
             return Explanation([row["text"] for row in view["reasons"]], view["partitions"],
                                f"the metrics of broker {group.coordinator}, "
                                f"over {view['rate_seconds']:.0f} s")
+    if before is not None:
+        time_ms, old = before
+        seconds = (now_ms() - time_ms) / 1000
+        return _explained(_view(group, old, group, rows, seconds), rows,
+                          f"the console's samples of the last {seconds:.0f} s")
     seconds_of = asyncio.get_running_loop().time
     begun_s = seconds_of()
     await asyncio.sleep(BETWEEN_READINGS_S)
     later = await group_lag.described(admin, group.group_id)
     last = await group_lag.partitions(admin, later, now_ms)
     seconds = seconds_of() - begun_s
-    view = _view(group, rows, later, last, seconds)
+    old = {TopicPartition(row["topic"], row["partition"]): row for row in rows}
+    return _explained(_view(group, old, later, last, seconds), last,
+                      f"two readings, {seconds:.1f} s apart")
+
+
+def _explained(view: dict[str, Any], rows: list[dict[str, Any]], source: str) -> Explanation:
     failed = [f"{row['topic']}-{row['partition']} could not be read: {row['error']}."
-              for row in last if row["error"]]
+              for row in rows if row["error"]]
     known = [] if failed and not view["lag_records"] else [row["text"] for row in reasons(view)]
-    return Explanation(known + failed, view["partitions"], f"two readings, {seconds:.1f} s apart")
+    return Explanation(known + failed, view["partitions"], source)
 
 
 async def history(admin: Admin, group: Group) -> list[dict[str, Any]] | None:
@@ -70,11 +84,11 @@ async def history(admin: Admin, group: Group) -> list[dict[str, Any]] | None:
     return [{**row, "sentence": sentence(row)} for row in view["history"]]
 
 
-def _view(first: Group, before: list[dict[str, Any]], group: Group, rows: list[dict[str, Any]],
-          seconds: float) -> dict[str, Any]:
+def _view(first: Group, before: Mapping[TopicPartition, Mapping[str, Any]], group: Group,
+          rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     """Return the argument of reasons()."""
-    old = {(row["topic"], row["partition"]): row for row in before}
-    parts = [with_rates(row, old.get((row["topic"], row["partition"])), seconds) for row in rows
+    parts = [with_rates(row, before.get(TopicPartition(row["topic"], row["partition"])), seconds)
+             for row in rows
              if row["committed_offset"] is not None]
     return {
         "group": group.group_id, "state": group.state,

@@ -8,6 +8,7 @@ Invariants: at most GROUPS_MAX groups with SAMPLES_MAX samples each are kept; a 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 GROUPS_MAX = 500
@@ -53,9 +54,12 @@ class LagSamples:
         while len(self._samples) > GROUPS_MAX:
             self._samples.popitem(last=False)
 
-    def chart(self, key: Key) -> Chart | None:
-        """Return the chart of a group, None before its second sample."""
-        samples = list(self._samples.get(key, ()))
+    def chart(self, key: Key, earlier: Iterable[LagSample] = ()) -> Chart | None:
+        """Return the chart of a group, None before its second sample. earlier: samples from before
+        its page was opened.
+        """
+        own = self._samples.get(key, ())
+        samples = [*(one for one in earlier if not own or one.time_ms < own[0].time_ms), *own]
         if len(samples) < 2:
             return None
         first_ms, last_ms = samples[0].time_ms, samples[-1].time_ms

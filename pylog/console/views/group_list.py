@@ -43,7 +43,8 @@ async def groups(request: Request, cluster: ClusterSession) -> Response:
     if state and state not in STATES or kind and kind not in TYPES:
         raise PageError(400, "The filter is not valid", state or kind,
                         "Choose a state and a type from the lists.")
-    found, failures = await _all(cluster, [state] if state else [], [kind] if kind else [])
+    found, failures = await group_lag.listed(
+        cluster.admin, [state] if state else [], [kind] if kind else [])
     rows = [{"group": one.group_id, "type": one.type.lower() or "classic", "state": one.state,
              "protocol": one.protocol} for one in found]
 
@@ -61,29 +62,13 @@ async def groups(request: Request, cluster: ClusterSession) -> Response:
         kind=kind, failures=failures, read_ms=request.app.state.console.now_ms())
 
 
-async def _all(cluster: ClusterSession, states: list[str], types: list[str]
-               ) -> tuple[list[Any], dict[int, str]]:
-    """Return (the groups, {broker that did not list its groups: reason})."""
-    try:
-        return await cluster.admin.list_groups(states, types), {}
-    except KafkaError as failure:
-        results = failure.results or {}
-        lists = {node: rows for node, rows in results.items() if isinstance(rows, list)}
-        if not lists:
-            raise
-        found = {row.group_id: row for rows in lists.values() for row in rows}
-        return list(found.values()), {
-            node: group_lag.error_text(result) for node, result in results.items()
-            if isinstance(result, KafkaError)}
-
-
 async def topic_groups(request: Request, cluster: ClusterSession) -> Response:
     """List the groups that have committed offsets of a topic, with their lag in it."""
     topic = request.path_params["topic"]
     admin = cluster.admin
     info = (await admin.describe_topics([topic]))[topic]
     parts = [TopicPartition(topic, number) for number in info.partitions]
-    found, failures = await _all(cluster, [], [])
+    found, failures = await group_lag.listed(admin)
     others = {one.group_id: one for one in found if one.type.lower() != group_lag.SHARE}
     committed = await group_lag.offsets(admin, dict.fromkeys(others, parts))
     metadata = await partition_offsets.metadata_of(admin.cluster, [topic])

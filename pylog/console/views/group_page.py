@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from pylog.console import events
+from pylog.console import events, visible_lags
 from pylog.console.groups import lag as group_lag
 from pylog.console.groups import reasons as group_reasons
 from pylog.console.groups.lag import SHARE, Group
@@ -71,7 +71,8 @@ def _live(request: Request, cluster: ClusterSession, found: Group, part: Part) -
         samples.add(key, LagSample(part.read_ms, None if errors or part.error else records))
     return {"state": found.state, "member_count": len(found.members), "records": records,
             "seconds": seconds, "errors": errors, "part": part, "width": WIDTH, "height": HEIGHT,
-            "has_ages": found.type != SHARE, "chart": samples.chart(key)}
+            "has_ages": found.type != SHARE, "chart": samples.chart(key, visible_lags.samples(
+                request, cluster, found.group_id, part.value or []))}
 
 
 async def stream(request: Request, cluster: ClusterSession) -> Response:
@@ -101,7 +102,8 @@ async def explain(request: Request, cluster: ClusterSession) -> Response:
                         "The group's page shows its lag in each partition.")
     console = request.app.state.console
     explanation = await group_reasons.explain(
-        cluster.admin, found, console.now_ms, cluster.is_brokerd)
+        cluster.admin, found, console.now_ms, cluster.is_brokerd,
+        visible_lags.before(request, cluster, found.group_id))
     return render(request, "group_explain.html", group=found, explanation=explanation,
                   read_ms=console.now_ms(), tab="explain")
 

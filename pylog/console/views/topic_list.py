@@ -15,8 +15,9 @@ from starlette.responses import Response
 from pylog.client.admin.types import NewTopic
 from pylog.client.errors import AuthorizationError, KafkaError
 from pylog.client.types import TopicPartition
-from pylog.console import topic_sizes
+from pylog.console import topic_sizes, visible_lags
 from pylog.console.config_entries import parse_lines
+from pylog.console.groups.history import GroupLag
 from pylog.console.listings import Column, Row, listed
 from pylog.console.pages import (
     Page, PageError, audit_details, form_of, integer, not_audited, redirect, required,
@@ -36,11 +37,13 @@ COLUMNS = [
     Column("replicas", "Replicas", is_number=True),
     Column("problems", "Not in sync", is_number=True),
     Column("records", "Offsets", is_lazy=True, is_number=True),
-    Column("bytes", "Size", is_lazy=True, is_number=True)]
+    Column("bytes", "Size", is_lazy=True, is_number=True),
+    Column("lag_records", "Worst lag", is_lazy=True, is_number=True),
+    Column("lag_group", "Group with it", sorts=False, is_lazy=True)]
 
 
 async def topics(request: Request, cluster: ClusterSession) -> Response:
-    """List topics. Sizes and counts are read for the rows on the page."""
+    """List topics. Sizes, counts and lags are read for the rows on the page."""
     with_internal = request.query_params.get("internal") == "1"
     found = await cluster.admin.list_topics(internal=True)
     rows = [_row(topic) for topic in found.values() if with_internal or not topic.is_internal]
@@ -48,12 +51,15 @@ async def topics(request: Request, cluster: ClusterSession) -> Response:
 
     async def fill(visible: list[Row]) -> None:
         some = {row["topic"]: found[row["topic"]] for row in visible}
-        sizes, ranges = await asyncio.gather(
+        sizes, ranges, lags = await asyncio.gather(
             cluster.attempt("DESCRIBE CLUSTER (sizes)",
                             lambda: topic_sizes.replica_bytes(cluster.admin, some)),
             cluster.attempt("DESCRIBE TOPIC (offsets)",
-                            lambda: topic_sizes.offset_ranges(cluster.admin, some)))
-        errors.extend(part.error for part in (sizes, ranges) if part.error)
+                            lambda: topic_sizes.offset_ranges(cluster.admin, some)),
+            cluster.attempt("DESCRIBE GROUP (lags)", lambda: visible_lags.lags(request, cluster)))
+        errors.extend(f"{what}: {part.error}" for what, part in (
+            ("sizes", sizes), ("offsets", ranges), ("lags", lags)) if part.error)
+        _add_lags(visible, lags.value, errors)
         for row in visible:
             row.update(topic_sizes.totals(found[row["topic"]], sizes.value, ranges.value))
 
@@ -64,13 +70,26 @@ async def topics(request: Request, cluster: ClusterSession) -> Response:
         hidden_count=sum(topic.is_internal for topic in found.values()))
 
 
+def _add_lags(visible: list[Row], lags: visible_lags.Lags | None, errors: list[str]) -> None:
+    """Add the group with the largest lag to each row."""
+    if lags is not None and lags.error:
+        errors.append(f"lags: {lags.error}")
+    is_known = lags is not None and lags.history is not None
+    worst = lags.worst() if lags is not None else {}
+    for row in visible:
+        one = worst.get(row["topic"], GroupLag("", None, is_known))
+        row.update(lag_records=one.records, lag_group=one.group or None,
+                   lag_is_complete=one.is_complete)
+
+
 def _row(topic: TopicInfo) -> Row:
     return {"topic": topic.name, "partitions": len(topic.partitions),
             "is_internal": topic.is_internal,
             "replicas": max((len(one.replicas) for one in topic.partitions.values()), default=0),
             "problems": sum(one.leader < 0 or len(one.isr) < len(one.replicas)
                             for one in topic.partitions.values()),
-            "records": None, "bytes": None}
+            "records": None, "bytes": None, "lag_records": None, "lag_group": None,
+            "lag_is_complete": False}
 
 
 async def create(request: Request, cluster: ClusterSession) -> Response:
@@ -153,7 +172,8 @@ async def _known(cluster: ClusterSession, name: str) -> Any:
 
 
 PAGES = [
-    Page("/topics", topics, operations=("DESCRIBE TOPIC", "DESCRIBE CLUSTER for sizes"),
+    Page("/topics", topics, operations=(
+        "DESCRIBE TOPIC", "DESCRIBE CLUSTER for sizes", "DESCRIBE GROUP for lags"),
          changes=False, audit=""),
     Page("/topics/new", create, methods=("GET", "POST"),
          operations=("CREATE TOPIC or CREATE CLUSTER",), changes=True, audit="topics.create"),

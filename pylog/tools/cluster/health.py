@@ -26,15 +26,13 @@ from pylog.protocol import messages
 from pylog.protocol.counts import counted
 from pylog.protocol.reasons import reason_of
 from pylog.security.tls import key_stores
-from pylog.client.admin import metrics_endpoint
-from pylog.tools.cli import cluster_queries, config_resources
+from pylog.client.admin import metadata_quorum, metrics_endpoint
+from pylog.tools.cli import config_resources
 from pylog.tools.cluster import cluster_checks
 from pylog.tools.cli.finding import WARN
 from pylog.tools.cli.output import size, span
 from pylog.tools.cli.session import ToolError
 
-# Kafka's voters fetch twice a second; brokerd reads an etcd member when DescribeQuorum arrives.
-SILENT_MS_MAX = 5000
 SAMPLE_S = 1.0
 CLOCK_MS_MAX = 1000
 FREE_SHARE_MIN = 0.05
@@ -128,21 +126,10 @@ async def _settings(cluster: Cluster, brokers: Iterable[int]
 
 async def quorum(cluster: Cluster) -> tuple[dict[str, Any] | None, str]:
     """Return (active controller, epoch, state of the voters), or None and the reason."""
-    new = messages.DescribeQuorumRequest
     try:
-        response = await cluster.send_any(new(topics=[new.TopicData(
-            topic_name="__cluster_metadata", partitions=[new.PartitionData(partition_index=0)])]))
+        row = await metadata_quorum.partition(cluster)
     except KafkaError as error:
         return None, str(error)
-    if response.error_code:
-        return None, cluster_queries.error_code_text(
-            response.error_code, response.error_message, "DescribeQuorum")
-    if not response.topics or not response.topics[0].partitions:
-        return None, "DescribeQuorum returned nothing"
-    row = response.topics[0].partitions[0]
-    if row.error_code:
-        return None, cluster_queries.error_code_text(
-            row.error_code, row.error_message, "DescribeQuorum")
     return {"leader": row.leader_id, "epoch": row.leader_epoch,
             "voters": [voter.replica_id for voter in row.current_voters],
             "observers": [other.replica_id for other in row.observers],
@@ -151,18 +138,16 @@ async def quorum(cluster: Cluster) -> tuple[dict[str, Any] | None, str]:
 
 def members_of(row: Any) -> list[dict[str, Any]]:
     """Return the state of each voter of a DescribeQuorumResponse.PartitionData, as the input of
-    quorum_troubles(). Uses the leader's times as the current time: comparing followers only with
-    each other would hide that all of them stopped fetching.
+    quorum_troubles().
     """
-    now_ms = max((max(voter.last_fetch_timestamp, voter.last_caught_up_timestamp)
-                  for voter in row.current_voters), default=-1)
+    silent_ms = metadata_quorum.silent_ms(row)
     found = []
     for voter in row.current_voters:
-        silent_ms = now_ms - voter.last_fetch_timestamp
-        never = voter.last_fetch_timestamp < 0
-        reason = f"controller {row.leader_id} has not received a fetch from it yet" if never else \
-            f"controller {row.leader_id} received its last fetch {span(silent_ms / 1000)} ago" \
-            if silent_ms > SILENT_MS_MAX else ""
+        silent = silent_ms[voter.replica_id]
+        reason = f"controller {row.leader_id} has not received a fetch from it yet" \
+            if silent is None else \
+            f"controller {row.leader_id} received its last fetch {span(silent / 1000)} ago" \
+            if silent > metadata_quorum.SILENT_MS_MAX else ""
         found.append({"address": f"controller {voter.replica_id}", "answers": not reason,
                       "reason": reason, "heard_ms": voter.last_fetch_timestamp})
     return found

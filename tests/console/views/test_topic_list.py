@@ -19,7 +19,8 @@ def orders(broker):
 def test_list_shows_topics_with_partitions_offsets_and_sizes(client, orders):
     rows = {row["topic"]: row for row in json.loads(client.get("/topics?format=json").text)["rows"]}
     assert rows["orders"] == {"topic": "orders", "partitions": 3, "replicas": 1, "problems": 0,
-                              "records": 3, "bytes": rows["orders"]["bytes"]}
+                              "records": 3, "bytes": rows["orders"]["bytes"],
+                              "lag_records": None, "lag_group": None}
     assert rows["orders"]["bytes"] > 0
     text = client.get("/topics").text
     assert 'href="/topics/orders"' in text
