@@ -24,6 +24,7 @@ from pylog import supervisor
 from pylog.client.errors import (
     AuthenticationError, AuthorizationError, KafkaError, KafkaTimeoutError,
 )
+from pylog.client.serialization.registry import SchemaRegistry
 from pylog.config import listeners
 from pylog.config.console_access import NONE, auth, is_loopback
 from pylog.console import permissions
@@ -38,6 +39,8 @@ from pylog.console.records.jobs import Jobs
 from pylog.console.pages import ADMINISTER, CLUSTER, PUBLIC, Page, PageError, form_of
 from pylog.console.rendering import error_page
 from pylog.console.records.search import Searches
+from pylog.console.values.decoder_process import DecoderProcess
+from pylog.console.values.schemas import Schemas
 from pylog.console.session import Session, Sessions, Throttle, same
 
 log = logging.getLogger("pylog.console")
@@ -47,6 +50,7 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 EXPIRY_S = 30.0
+REGISTRY_S_MAX = 10.0
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
@@ -89,6 +93,10 @@ class Console:
         self.lag_histories = {
             cluster.name: LagHistory(now_ms, interval_ms) for cluster in clusters
             if interval_ms and not cluster.needs_login}
+        self.decoder = DecoderProcess(seconds)
+        url = settings["console.schema.registry.url"]
+        self.registry = SchemaRegistry(str(url), timeout=REGISTRY_S_MAX) if url else None
+        self.schemas = Schemas(self.registry, seconds) if self.registry is not None else None
         self.searches = Searches(settings["console.search.concurrent.max"])
         self.jobs = Jobs(now_ms, seconds)
         self.audit = Audit(settings["console.audit.file"], now_ms)
@@ -145,6 +153,7 @@ class Console:
         while True:
             await asyncio.sleep(EXPIRY_S)
             await self.sessions.end_expired()
+            await asyncio.to_thread(self.decoder.end_idle)
 
     async def sample_lags(self, name: str) -> None:
         """Read the lag of all groups of a cluster again and again, until cancelled."""
@@ -171,6 +180,7 @@ class Console:
     async def close(self) -> None:
         await self.jobs.close()
         await self.sessions.close()
+        await asyncio.to_thread(self.decoder.close)
         self.audit.close()
 
 

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import jinja2
 from starlette.responses import HTMLResponse, Response
 
+from pylog.client.columns.rows import Row
 from pylog.console.clusters import path_of
 from pylog.console.pages import ADMINISTER, MESSAGE_COOKIE, PRODUCE, PageError
 
@@ -35,7 +36,11 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def visible(value: object) -> str:
-    """Return text in which invisible and reordering characters are escapes: \\u202e."""
+    """Return text in which invisible and reordering characters are escapes: \\u202e. Raises
+    TypeError for bytes.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("bytes of records become text only by `preview` and `decodings`")
     text = str(value)
     if text.isascii() and text.isprintable():
         return text
@@ -147,11 +152,22 @@ def environment() -> jinja2.Environment:
         trim_blocks=True, lstrip_blocks=True)
     made.filters.update(visible=visible, bytes_size=bytes_size, number=number,
                         duration=duration, local_time=local_time, utc_time=utc_time)
-    # The default finalizer for text from the cluster: no template can forget it.
-    made.finalize = lambda value: visible(value) if isinstance(value, str) and not hasattr(
-        value, "__html__") else value
+    # Applies to every value of every template, so that no template can forget it.
+    made.finalize = _finalized
     made.globals["static"] = static_files().paths
     return made
+
+
+def _finalized(value: object) -> object:
+    """Return what a template writes for a value. Raises TypeError for bytes and for rows of
+    records: their content passes console.masks, then `preview` or `decodings`.
+    """
+    if isinstance(value, bytes | bytearray | memoryview | Row):
+        raise TypeError(f"{type(value).__name__}: a template shows only what console.masks made "
+                        "visible")
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return visible(value)
+    return value
 
 
 def render(request: Request, template: str, /, status: int = 200, **context: Any) -> HTMLResponse:

@@ -56,7 +56,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
                "shutdown", "network", "telemetry", "consumer", "producer", "share", "admin", "aio",
                "spark", "docs", "."),
     "console": ("groups", "clusters", "pages", "rendering", "listings", "audit", "session",
-                "records", "permissions", "app", ".", "views", "serving"),
+                "values", "records", "permissions", "app", ".", "views", "serving"),
     "tools": ("cli", "records", "segments", "topics", "groups", "cluster", "security", "host",
               "app", "."),
     "_native": ("protocol", "records", "log", "server", "client"),

@@ -61,7 +61,7 @@ class Protobuf(Format[M]):
     def deserialize(self, data: bytes, /) -> M:
         if self.registry is not None:
             schema_id(data)
-            data = memoryview(data)[_after_indexes(data, HEAD.size):].tobytes()
+            data = memoryview(data)[message_indexes(data, HEAD.size)[1]:].tobytes()
         try:
             found: M = self._type.FromString(data)
         except (ValueError, *self._failures) as failure:
@@ -117,12 +117,15 @@ def _varint(number: int) -> bytes:
     return bytes([*made, number])
 
 
-def _after_indexes(data: bytes, at: int) -> int:
-    """Return the position after the indexes at `at`. Raises SerializationError."""
+def message_indexes(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    """Return the message indexes at `at`, and the position after them. Raises SerializationError.
+    """
     count, at = _read(data, at)
+    indexes = []
     for _ in range(min(count, len(data))):
-        _, at = _read(data, at)
-    return at
+        number, at = _read(data, at)
+        indexes.append(number)
+    return tuple(indexes) or (0,), at
 
 
 def _read(data: bytes, at: int) -> tuple[int, int]:

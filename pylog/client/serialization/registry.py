@@ -83,6 +83,12 @@ class SchemaRegistry:
             self._keep(self._schemas, schema_id, found)
         return found
 
+    def schema_by_guid(self, guid: str) -> Schema:
+        """Return the schema of a GUID, which the header of a record contains. Raises
+        RegistryError.
+        """
+        return _schema(self._request("GET", f"/schemas/guids/{_quoted(guid)}"))
+
     def register(self, subject: str, schema: Schema) -> int:
         """Register the schema under `subject` if necessary and return its id. Raises RegistryError.
         """

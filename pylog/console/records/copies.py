@@ -23,6 +23,7 @@ from pylog.client.producer.aio_producer import Producer
 from pylog.console.records.jobs import Job
 from pylog.console.records.filters import Filter
 from pylog.console.records.search import Limits, RecordSearch
+from pylog.console.values.row_decoding import RowDecoder
 
 REQUEST_BYTES_MAX = 16 << 20
 BUFFER_BYTES = 64 << 20
@@ -39,7 +40,8 @@ class Copy:
     def __init__(self, source: Mapping[str, Any], topic: str, chosen: Filter,
                  ranges: dict[int, list[tuple[int, int]]], target: Mapping[str, Any],
                  target_topic: str, by_key: bool, records_per_s: int,
-                 seconds: Callable[[], float]):
+                 seconds: Callable[[], float], decoder: RowDecoder | None = None):
+        self._decoder = decoder
         self._source = source
         self._topic = topic
         self._filter = chosen
@@ -72,7 +74,7 @@ class Copy:
     async def _copy_matches(self, job: Job, reader: Admin, producer: Producer) -> None:
         """Copy the records that match, one at a time."""
         search = RecordSearch(reader.cluster, self._topic, self._filter, self._ranges,
-                              Limits(self._filter.limit), self._seconds)
+                              Limits(self._filter.limit), self._seconds, self._decoder)
         async for found in search.found():
             await self._send(job, producer, list(found.rows()))
             job.read = search.progress.offsets

@@ -1,8 +1,8 @@
 """Bytes of keys, values and headers as text, JSON, numbers, UUID and hexadecimal.
 
 Owns: nothing.
-Invariants: the first decoding is a guess that the page names as one; numbers become text here, so
-  that no script rounds a 64-bit integer.
+Invariants: only bytes that the user may see become text; a guess is named as one on the page;
+  numbers become text here, so that no script rounds a 64-bit integer.
 Source: Kafka's String, Integer, Long, Float, Double and UUID deserializers.
 """
 
@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from pylog.client.errors import SerializationError
 from pylog.client.serialization import plain
+from pylog.console.records.masking import Visible
+from pylog.console.values.column_formats import TITLES, ColumnFormat
 
 SHOWN_BYTES_MAX = 256 << 10
 HEX_SHOWN_BYTES_MAX = 4096
@@ -30,13 +32,38 @@ class Decoding(NamedTuple):
     cut: int = 0
 
 
-def decodings(data: bytes) -> list[Decoding]:
-    """Return the ways in which these bytes can be read, the most likely first, hexadecimal last."""
-    found = [*_texts(data), *_numbers(data)]
-    if len(data) == UUID_BYTES:
-        found.append(Decoding("UUID", str(uuid.UUID(bytes=data))))
+def decodings(visible: Visible) -> list[Decoding]:
+    """Return the ways in which these bytes can be read, the most likely first, hexadecimal last:
+    none for null. Raises TypeError for bytes that no mask has passed.
+    """
+    if not isinstance(visible, Visible):
+        raise TypeError(f"{type(visible).__name__}: only what console.masks made visible is shown")
+    data = visible.data
+    if data is None:
+        return []
+    if visible.name and not visible.error:
+        found = [one._replace(name=visible.name) for one in _texts(data)[:1]]
+        if visible.raw is None:
+            return found
+        data = visible.raw
+    else:
+        found = [*_texts(data), *_numbers(data)]
+        if len(data) == UUID_BYTES:
+            found.append(Decoding("UUID", str(uuid.UUID(bytes=data))))
     return [*found, Decoding("hexadecimal", hex_dump(data[:HEX_SHOWN_BYTES_MAX]),
                              max(0, len(data) - HEX_SHOWN_BYTES_MAX))]
+
+
+def chosen(visible: Visible, form: ColumnFormat) -> list[Decoding]:
+    """Return the decodings, that of a chosen format first. Raises TypeError as decodings() does."""
+    found = decodings(visible)
+    if visible.data is None or not form.is_plain:
+        return found
+    try:
+        first = Decoding(TITLES[form.name], form.text(visible.data))
+    except ValueError as failure:
+        first = Decoding(f"not shown as {TITLES[form.name]}", str(failure))
+    return [first, *found]
 
 
 def _texts(data: bytes) -> list[Decoding]:

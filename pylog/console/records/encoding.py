@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pylog.client.errors import SerializationError
 from pylog.client.serialization import plain
 from pylog.console.pages import PageError
+from pylog.console.records.masking import Visible
 
 TEXT, JSON, HEX, NULL = "text", "json", "hex", "null"
 FORMATS = {
@@ -54,8 +55,13 @@ def encoded(text: str, form: str, label: str) -> bytes | None:
                         str(error)) from None
 
 
-def shown(data: bytes | None) -> tuple[str, str]:
-    """Return (text, format) of bytes for a form: text if the browser sends it back unchanged."""
+def shown(visible: Visible) -> tuple[str, str]:
+    """Return (text, format) of bytes for a form: text if the browser sends it back unchanged.
+    Raises TypeError for bytes that no mask has passed.
+    """
+    if not isinstance(visible, Visible):
+        raise TypeError(f"{type(visible).__name__}: only what console.masks made visible is shown")
+    data = visible.raw
     if data is None:
         return "", NULL
     try:
@@ -84,14 +90,14 @@ def headers_of(text: str) -> list[tuple[str, bytes | None]]:
     return found
 
 
-def header_lines(headers: list[tuple[str, bytes | None]]) -> str:
+def header_lines(headers: list[tuple[str, Visible]]) -> str:
     """Return the lines of a form for these headers."""
     lines = []
     for name, value in headers:
         text, form = shown(value)
         if form == TEXT and "\n" in text:
-            assert value is not None
-            text, form = value.hex(), HEX
+            assert value.raw is not None
+            text, form = value.raw.hex(), HEX
         lines.append(name if form == NULL else f"{name}:hex={text}" if form == HEX
                      else f"{name}={text}")
     return "\n".join(lines)

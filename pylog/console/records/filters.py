@@ -14,9 +14,9 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from pylog._native.client.search import Search, Test
+from pylog._native.client.search import Test
 from pylog.client.columns.rows import Row
 
 PATTERN_CHARACTERS_MAX = 1000
@@ -74,8 +74,14 @@ class Filter:
         """Return True if every record matches."""
         return not self.tests and not self.patterns
 
-    def search(self) -> Search:
-        return Search(self.tests)
+    @staticmethod
+    def part_of(test: Test) -> Literal["key", "value"] | None:
+        """Return the part of a record whose content a test compares."""
+        if test.op == "is_null":
+            return None
+        if test.field in ("key", "key_json"):
+            return "key"
+        return "value" if test.field in ("value", "value_json") else None
 
     def matches(self, row: Row) -> bool:
         """Return True if the regular expressions match a record that the tests selected."""

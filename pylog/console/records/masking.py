@@ -1,9 +1,10 @@
 """Masks of fields: what users who are not exempt see instead of the values.
 
 Owns: the rules of console.masking.file.
-Invariants: fail closed: on a topic with rules, a value that is not JSON shows only its size, and a
-  rule without a path hides the whole value; a mask is applied on the server, before any page,
-  event or file.
+Invariants: only TopicMask makes a Visible, and pages, events and files are made of nothing else;
+  fail closed: on a topic with rules, a value that is neither JSON nor decoded to JSON shows only
+  its size, and a rule without a path hides the whole value; a mask is applied on the server, before
+  any page, event or file.
 
 The file is TOML:
 
@@ -14,7 +15,8 @@ The file is TOML:
     replacement = "..."         # with replace
     exempt = ["User:auditor"]   # these see the plain value
 
-`part = "key"` masks the key instead of the value. Names of topics and users may contain * and ?.
+`part = "key"` masks the key instead of the value. `part = "header"` masks headers: `header` names
+them, and all are masked without it. Names of topics, users and headers may contain * and ?.
 """
 
 from __future__ import annotations
@@ -25,20 +27,24 @@ import json
 import re
 import secrets
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pylog.config.errors import ConfigError
 
+if TYPE_CHECKING:
+    from pylog.client.columns.rows import Row
+    from pylog.console.values.row_decoding import Decoded
+
 SETTING = "console.masking.file"
-KEY, VALUE = "key", "value"
+KEY, VALUE, HEADER = PARTS = ("key", "value", "header")
 HASH_CHARACTERS = 16
 # Without a key, the hash of a short value, such as a card number, could be found by trying all.
 # Equal values have equal hashes until the console restarts.
 _HASH_KEY = secrets.token_bytes(32)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\*)\]")
-_NAMES = {"topics", "path", "action", "replacement", "exempt", "part"}
+_NAMES = {"topics", "path", "action", "replacement", "exempt", "part", "header"}
 
 
 @dataclass(frozen=True)
@@ -51,9 +57,44 @@ class Rule:
     replacement: str
     exempt: tuple[str, ...]
     part: str
+    headers: tuple[str, ...] = ("*",)
 
     def applies(self, topic: str, principal: str) -> bool:
         return _matches(topic, self.topics) and not _matches(f"User:{principal}", self.exempt)
+
+
+class Visible:
+    """The bytes of a key, value or header that the user may see. Only TopicMask makes one.
+
+    data: None for null; JSON if the bytes were decoded. name: how they were decoded, else "".
+    error: why they could not be decoded, else "". size: of the bytes in the record. raw: those
+    bytes, None if something in them is hidden.
+    """
+
+    __slots__ = ("data", "error", "name", "raw", "size")
+
+    def __init__(self, data: bytes | None, raw: bytes | None, size: int, name: str = "",
+                 error: str = ""):
+        self.data = data
+        self.raw = raw
+        self.size = size
+        self.name = name
+        self.error = error
+
+    def __repr__(self) -> str:
+        return f"Visible({self.size} bytes)"
+
+
+class VisibleRow(NamedTuple):
+    """A record as the user may see it."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: Visible
+    value: Visible
+    headers: list[tuple[str, Visible]]
+    bytes: int
 
 
 class Masks:
@@ -71,7 +112,7 @@ class TopicMask:
     """The rules that apply to one user on one topic."""
 
     def __init__(self, rules: Sequence[Rule]):
-        self._rules = {part: [rule for rule in rules if rule.part == part] for part in (KEY, VALUE)}
+        self._rules = {part: [rule for rule in rules if rule.part == part] for part in PARTS}
 
     def hides(self, part: str) -> bool:
         """Return True if rules cover this part, so that a search in it would reveal values."""
@@ -79,32 +120,58 @@ class TopicMask:
 
     @property
     def hides_something(self) -> bool:
-        return self.hides(KEY) or self.hides(VALUE)
+        return any(self._rules.values())
 
-    def key(self, data: bytes | None) -> bytes | None:
+    def row(self, row: Row, decoded: Mapping[str, Decoded] | None = None) -> VisibleRow:
+        """Return a record as the user may see it. decoded: its parts that are decoded."""
+        found = decoded or {}
+        return VisibleRow(
+            row.partition, row.offset, row.timestamp, self.key(row.key, found.get(KEY)),
+            self.value(row.value, found.get(VALUE)),
+            [(name, self.header(name, data)) for name, data in row.headers], row.bytes)
+
+    def key(self, data: bytes | None, decoded: Decoded | None = None) -> Visible:
         """Return the key as the user may see it."""
-        return self._masked(data, self._rules[KEY])
+        return _visible(data, decoded, self._rules[KEY])
 
-    def value(self, data: bytes | None) -> bytes | None:
+    def value(self, data: bytes | None, decoded: Decoded | None = None) -> Visible:
         """Return the value as the user may see it."""
-        return self._masked(data, self._rules[VALUE])
+        return _visible(data, decoded, self._rules[VALUE])
 
-    @staticmethod
-    def _masked(data: bytes | None, rules: list[Rule]) -> bytes | None:
-        if data is None or not rules:
-            return data
-        hidden = f"(hidden: {len(data)} bytes)".encode()
-        whole = [rule for rule in rules if not rule.steps]
-        if whole:
-            return hidden if whole[0].action == "hide" else _ACTIONS[whole[0].action](
-                data.decode(errors="replace"), whole[0]).encode()
-        try:
-            value = json.loads(data)
-            for rule in rules:
-                value = _replaced(value, rule.steps, rule)
-            return json.dumps(value, ensure_ascii=False).encode()
-        except (ValueError, RecursionError):
-            return hidden
+    def header(self, name: str, data: bytes | None) -> Visible:
+        """Return the content of a header as the user may see it."""
+        return _visible(data, None, [rule for rule in self._rules[HEADER]
+                                     if _matches(name, rule.headers)])
+
+
+def _visible(data: bytes | None, decoded: Decoded | None, rules: list[Rule]) -> Visible:
+    if data is None:
+        return Visible(None, None, 0)
+    raw = None if rules else data
+    if decoded is None:
+        return Visible(_masked(data, rules), raw, len(data))
+    if decoded.text is None:
+        # The reason may quote the value.
+        return Visible(_masked(data, rules), raw, len(data), decoded.name,
+                       "it could not be decoded" if rules else decoded.error)
+    return Visible(_masked(decoded.text.encode(), rules), raw, len(data), decoded.name)
+
+
+def _masked(data: bytes, rules: list[Rule]) -> bytes:
+    if not rules:
+        return data
+    hidden = f"(hidden: {len(data)} bytes)".encode()
+    whole = [rule for rule in rules if not rule.steps]
+    if whole:
+        return hidden if whole[0].action == "hide" else _ACTIONS[whole[0].action](
+            data.decode(errors="replace"), whole[0]).encode()
+    try:
+        value = json.loads(data)
+        for rule in rules:
+            value = _replaced(value, rule.steps, rule)
+        return json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return hidden
 
 
 def load(path: str) -> Masks:
@@ -132,11 +199,14 @@ def _rule(row: Any, place: str) -> Rule:
     action, part = row.get("action", "hide"), row.get("part", VALUE)
     if action not in _ACTIONS:
         raise ConfigError(f"{place}: action={action}; there are: {', '.join(_ACTIONS)}")
-    if part not in (KEY, VALUE):
-        raise ConfigError(f"{place}: part={part}; expected key or value")
+    if part not in PARTS:
+        raise ConfigError(f"{place}: part={part}; expected key, value or header")
+    if "header" in row and part != HEADER:
+        raise ConfigError(f"{place}: header needs part={HEADER}")
     return Rule(_texts(row.get("topics"), f"{place}: topics"), _steps(row.get("path", "$"), place),
                 action, str(row.get("replacement", "…")),
-                _texts(row.get("exempt", []), f"{place}: exempt"), part)
+                _texts(row.get("exempt", []), f"{place}: exempt"), part,
+                _texts(row.get("header", "*"), f"{place}: header"))
 
 
 def _texts(given: Any, place: str) -> tuple[str, ...]:

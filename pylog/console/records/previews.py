@@ -1,24 +1,30 @@
-"""Keys and values of records as short texts for a table.
+"""Keys, values and headers of records as short texts for a table, and as texts for a file.
 
 Owns: nothing.
-Invariants: a text never passes the limit; bytes that are not readable text are shown in
-  hexadecimal, never guessed.
+Invariants: only bytes that the user may see become text; a text in a table never passes the limit;
+  bytes that are not readable text are shown in hexadecimal, never guessed.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from pylog.console.records.masking import Visible
+from pylog.console.values.column_formats import ColumnFormat
+
 CHARACTERS_MAX = 300
 HEX_BYTES_MAX = 64
 
 
 class Preview(NamedTuple):
-    """kind: text, hex, null or empty. cut: bytes that are not shown."""
+    """kind: text, hex, null or empty. cut: bytes that are not shown. note: how the bytes were
+    decoded, or why not; "" if they are what they seem to be.
+    """
 
     text: str
     kind: str
     cut: int
+    note: str = ""
 
     @property
     def shown(self) -> str:
@@ -28,10 +34,34 @@ class Preview(NamedTuple):
         return f"{self.text}…" if self.cut else self.text
 
 
-def preview(data: bytes | None) -> Preview:
-    """Return the beginning of a key or value."""
+def preview(visible: Visible, form: ColumnFormat | None = None) -> Preview:
+    """Return the beginning of a key, value or header, in the chosen format if there is one."""
+    data = _data(visible)
     if data is None:
         return Preview("", "null", 0)
+    if form is not None and form.is_plain:
+        try:
+            text = form.text(data)
+            return Preview(text[:CHARACTERS_MAX], "text",
+                           len(text[CHARACTERS_MAX:].encode(errors="replace")))
+        except ValueError as failure:
+            return _guessed(data)._replace(note=str(failure)[:CHARACTERS_MAX])
+    return _guessed(data)._replace(note=_note(visible))
+
+
+def _data(visible: Visible) -> bytes | None:
+    """Return the bytes. Raises TypeError for bytes that no mask has passed."""
+    if not isinstance(visible, Visible):
+        raise TypeError(f"{type(visible).__name__}: only what console.masks made visible is shown")
+    return visible.data
+
+
+def _note(visible: Visible) -> str:
+    parts = [visible.name, visible.error[:CHARACTERS_MAX]]
+    return ": ".join(filter(None, parts))
+
+
+def _guessed(data: bytes) -> Preview:
     if not data:
         return Preview("", "empty", 0)
     head = data[:4 * CHARACTERS_MAX]
@@ -49,10 +79,18 @@ def preview(data: bytes | None) -> Preview:
     return Preview(text, "text", len(data) - len(text.encode()))
 
 
-def whole_text(data: bytes | None) -> str | None:
-    """Return the text for a download: UTF-8, or 0x and hexadecimal digits."""
+def whole_text(visible: Visible, form: ColumnFormat | None = None) -> str | None:
+    """Return the text for a download: in the chosen format if the bytes fit it, UTF-8, or 0x and
+    hexadecimal digits.
+    """
+    data = _data(visible)
     if data is None:
         return None
+    if form is not None and form.is_plain:
+        try:
+            return form.text(data)
+        except ValueError:
+            pass
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -24,8 +24,10 @@ from pylog.client.consumer.range_reader import (
     FETCH_BYTES, FETCH_SHARE_BYTES, Chunk, RangeReader, Ranges, current_ranges,
 )
 from pylog.client.network.cluster import Cluster
+from pylog.console.records.comparison import Comparison
 from pylog.console.records.filters import NEWEST, Filter
 from pylog.console.pages import PageError
+from pylog.console.values.row_decoding import RowDecoder
 
 # Why a search ended.
 COMPLETE, LIMIT, STOPPED, TIME, BYTES = REASONS = (
@@ -50,6 +52,9 @@ class Progress:
     offsets_total: int = 0
     matches: int = 0
     seconds: float = 0.0
+    decoded: int = 0  # Records that were decoded to be compared.
+    undecoded: int = 0  # Those that could not be decoded: their bytes were compared.
+    undecoded_reason: str = ""
 
     @property
     def share(self) -> float:
@@ -179,17 +184,19 @@ class RecordSearch:
     """One search of a topic. `found` yields matches; the other attributes are valid at any time.
 
     seconds: a monotonic clock. ranges: of plan(). left: the ranges that are not compared yet.
+    decoder: decodes keys and values before they are compared; None compares their bytes.
     """
 
     def __init__(self, cluster: Cluster, topic: str, chosen: Filter,
                  ranges: dict[int, list[tuple[int, int]]], limits: Limits,
-                 seconds: Callable[[], float]):
+                 seconds: Callable[[], float], decoder: RowDecoder | None = None):
         self._cluster = cluster
         self._topic = topic
         self._filter = chosen
         self._limits = limits
         self._seconds = seconds
-        self._native = chosen.search()
+        self._comparison = Comparison(chosen, decoder)
+        self._native = self._comparison.native()
         self._started_s = seconds()
         self._stopping = False
         self._reason = COMPLETE
@@ -310,7 +317,6 @@ class RecordSearch:
               ) -> tuple[Found, int]:
         """Compare about STEP_BYTES. Returns the matches and the first offset not compared."""
         before = self._native.records
-        with_patterns = bool(self._filter.patterns)
         most = min(records_max, 100_000)
         try:
             self._native.append(fetched, reader, end_offset=chunk.end, records_max=most,
@@ -326,9 +332,12 @@ class RecordSearch:
         columns = reader.finish()
         stop = chunk.stop if fetched.exhausted else min(fetched.next_offset, chunk.stop)
         stretches = [(0, columns.count)] if columns.count else []
-        if with_patterns and columns.count:
-            stretches = [(number, number + 1) for number, row in enumerate(rows_of(columns))
-                         if self._filter.matches(row)]
+        if columns.count and self._comparison.is_needed:
+            kept = self._comparison.kept(list(rows_of(columns)))
+            stretches = [(number, number + 1) for number in kept]
+            self.progress.decoded = self._comparison.decoded
+            self.progress.undecoded = self._comparison.undecoded
+            self.progress.undecoded_reason = self._comparison.reason
         return Found(chunk.partition, columns, stretches), stop
 
     def _skip(self, chunk: Chunk, offset: int, failure: RecordsError) -> None:

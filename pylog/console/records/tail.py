@@ -18,6 +18,7 @@ from pylog.client.consumer.list_offsets import list_offsets
 from pylog.client.network.cluster import Cluster
 from pylog.client.types import LATEST, TopicPartition
 from pylog.console.records.filters import NEWEST, Filter
+from pylog.console.values.row_decoding import RowDecoder
 from pylog.console.records.search import Limits, RecordSearch, plan
 
 INTERVAL_S = 1.0
@@ -34,8 +35,8 @@ class Tick(NamedTuple):
     left_out: int
 
 
-async def ticks(cluster: Cluster, topic: str, chosen: Filter, seconds: Callable[[], float]
-                ) -> AsyncGenerator[Tick, None]:
+async def ticks(cluster: Cluster, topic: str, chosen: Filter, seconds: Callable[[], float],
+                decoder: RowDecoder) -> AsyncGenerator[Tick, None]:
     """Yield a Tick each second. Raises KafkaError, PageError."""
     ranges, _ = await plan(cluster, topic, replace(
         chosen, left=None, since_ms=None, until_ms=None, offset_from=None, offset_until=None,
@@ -56,7 +57,7 @@ async def ticks(cluster: Cluster, topic: str, chosen: Filter, seconds: Callable[
         windows = {partition: [(max(start, end - share), end)]
                    for partition, (start, end) in fresh.items()}
         search = RecordSearch(cluster, topic, replace(chosen, order=NEWEST), windows,
-                              Limits(RECORDS_MAX, SEARCH_S_MAX), seconds)
+                              Limits(RECORDS_MAX, SEARCH_S_MAX), seconds, decoder)
         rows: list[Row] = []
         async for found in search.found():
             rows += found.rows()

@@ -74,6 +74,12 @@
     }
     holder.textContent = row[name];
     if (holder !== td) td.append(holder);
+    if (row[`${name}_note`]) {
+      const note = document.createElement("small");
+      note.className = "note";
+      note.textContent = row[`${name}_note`];
+      td.append(" ", note);
+    }
     if (["partition", "offset", "size"].includes(name)) td.className = "number";
     return td;
   }

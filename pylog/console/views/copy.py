@@ -7,6 +7,7 @@ Invariants: a copy starts only after its preview; its ranges are those of the pr
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import ImmutableMultiDict
@@ -25,6 +26,9 @@ from pylog.console.pages import (
 from pylog.console.records.previews import preview
 from pylog.console.rendering import render, visible
 from pylog.console.records.search import Limits, RecordSearch
+from pylog.console.values import column_formats
+from pylog.console.values.column_formats import formats_of
+from pylog.console.values.row_decoding import RowDecoder
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -67,7 +71,7 @@ async def copy(request: Request, cluster: ClusterSession) -> Response:
     total = sum(end - start for rows in ranges.values() for start, end in rows)
     if texts.get("step") != "start":
         not_audited(request)
-        sample = await _sample(request, cluster, name, chosen, ranges)
+        sample = await _sample(request, cluster, name, chosen, ranges, texts)
         left = filters.ranges_text(ranges)
         hidden = [(key, value) for key, value in pairs
                   if key not in ("csrf", "step", "left") and value]
@@ -77,7 +81,7 @@ async def copy(request: Request, cluster: ClusterSession) -> Response:
                       same=target is cluster and target_topic == name)
     audit_details(request, target=target_topic, target_cluster=target.name, offsets=total)
     work = Copy(cluster.client_settings, name, chosen, ranges, target.client_settings, target_topic,
-                by_key, rate, request.app.state.console.seconds)
+                by_key, rate, request.app.state.console.seconds, _decoder(request, name, texts))
     job: Job = request.app.state.console.jobs.start(
         f"Copy {name} to {target_topic}" + (f" on {target.name}" if target is not cluster else ""),
         principals_of(request)[cluster.name], cluster.name, total, work.run)
@@ -89,7 +93,8 @@ def _form(request: Request, name: str, given: Any, error: FilterError | None, st
     others = [one for one in request.state.session.clusters
               if one != request.state.cluster.name]
     pairs = [(key, value) for key, value in given.multi_items()
-             if key in filters.NAMES and value and key not in ("order", "limit")]
+             if key in (*filters.NAMES, *column_formats.NAMES) and value
+             and key not in ("order", "limit")]
     return render(request, "copy.html", status, name=name, given=given, error=error,
                   clusters=others, pairs=pairs)
 
@@ -106,10 +111,12 @@ def _target(request: Request, cluster: ClusterSession, name: str) -> ClusterSess
 
 
 async def _sample(request: Request, cluster: ClusterSession, name: str, chosen: Filter,
-                  ranges: dict[int, list[tuple[int, int]]]) -> list[dict[str, str]]:
+                  ranges: dict[int, list[tuple[int, int]]], texts: dict[str, str]
+                  ) -> list[dict[str, str]]:
     """Return the first records that would be copied, as texts; none if they cannot be read."""
+    decoder, formats = _decoder(request, name, texts), formats_of(texts)
     run = RecordSearch(cluster.admin.cluster, name, chosen, ranges, Limits(SAMPLE, SAMPLE_S),
-                       request.app.state.console.seconds)
+                       request.app.state.console.seconds, decoder)
     rows: list[Row] = []
     try:
         async for found in run.found():
@@ -117,9 +124,17 @@ async def _sample(request: Request, cluster: ClusterSession, name: str, chosen: 
     except KafkaError as failure:
         raise PageError(502, "The records could not be read", str(failure),
                         "Check that the brokers are running, then try again.") from None
+    mask = request.app.state.console.masks.of(name, cluster.principal)
+    decoded = await asyncio.to_thread(decoder.decode, rows[:SAMPLE])
+    shown = [mask.row(row, parts) for row, parts in zip(rows, decoded)]
     return [{"partition": str(row.partition), "offset": str(row.offset),
-             "key": visible(preview(row.key).shown), "value": visible(preview(row.value).shown)}
-            for row in rows[:SAMPLE]]
+             "key": visible(preview(row.key, formats["key"]).shown),
+             "value": visible(preview(row.value, formats["value"]).shown)} for row in shown]
+
+
+def _decoder(request: Request, name: str, texts: dict[str, str]) -> RowDecoder:
+    console = request.app.state.console
+    return RowDecoder(name, formats_of(texts), console.schemas, console.decoder)
 
 
 PAGES = [

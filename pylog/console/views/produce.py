@@ -99,10 +99,12 @@ async def _copied(request: Request, cluster: ClusterSession, name: str) -> dict[
     if record is None or record.offset != offset:
         raise PageError(404, "There is no such record", f"{name}, partition {partition}, offset "
                         f"{offset}", "It may have been deleted or compacted.")
-    key, key_format = shown(record.key)
-    value, value_format = shown(record.value)
+    mask = request.app.state.console.masks.of(name, cluster.principal)
+    key, key_format = shown(mask.key(record.key))
+    value, value_format = shown(mask.value(record.value))
+    headers = [(header, mask.header(header, given)) for header, given in record.headers]
     return {"key": key, "key_format": key_format, "value": value, "value_format": value_format,
-            "headers": header_lines(list(record.headers)), "partition": str(partition),
+            "headers": header_lines(headers), "partition": str(partition),
             "copied": f"{partition}, offset {offset}"}
 
 

@@ -30,7 +30,6 @@ SETTING = "console.schema.registry.url"
 TYPES = ("AVRO", "JSON", "PROTOBUF")
 VERSION_MAX = 2**31 - 1
 AT_ONCE = 4  # Requests to the registry, for one page.
-SECONDS_MAX = 10.0
 COLUMNS = [Column("subject", "Subject"),
            Column("version", "Latest version", sorts=False, is_lazy=True, is_number=True),
            Column("id", "Id", sorts=False, is_lazy=True, is_number=True),
@@ -59,8 +58,8 @@ async def _ask(call: Callable[[], T]) -> T:
 
 def _registry(request: Request) -> SchemaRegistry | None:
     """Return the configured registry, or None."""
-    url = request.app.state.console.settings[SETTING]
-    return SchemaRegistry(str(url), timeout=SECONDS_MAX) if url else None
+    found: SchemaRegistry | None = request.app.state.console.registry
+    return found
 
 
 def _required_registry(request: Request) -> SchemaRegistry:

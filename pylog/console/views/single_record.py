@@ -7,14 +7,16 @@ Invariants: a page about an offset without a record leads to the next record; a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from pylog.console.records import single_records
-from pylog.console.records.decoding import decodings
+from pylog.client.columns.rows import Row
+from pylog.console.records import decoding, single_records
 from pylog.console.pages import EXPORT, Page, PageError, audit_details, integer, redirect
 from pylog.console.rendering import render
+from pylog.console.values.column_formats import NAMES, TITLES, formats_of
+from pylog.console.views.browse import decoder_of, visible_rows
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -33,25 +35,33 @@ async def record(request: Request, cluster: ClusterSession) -> Response:
     if request.query_params.get("previous") == "1":
         before = await single_records.last_before(cluster, name, partition, offset)
         if before is None:
-            return redirect(cluster.url(*path, offset), "There is no record before this one.")
-        return redirect(cluster.url(*path, before.offset))
+            return redirect(cluster.url(*path, offset, **_formats(request)),
+                            "There is no record before this one.")
+        return redirect(cluster.url(*path, before.offset, **_formats(request)))
     found = await single_records.first_from(cluster, name, partition, offset)
     if found is None:
         raise _missing(name, partition, offset)
     if found.offset != offset:
-        return redirect(cluster.url(*path, found.offset), f"The offset {offset} has no record. "
-                        "This is the next one.")
+        return redirect(cluster.url(*path, found.offset, **_formats(request)),
+                        f"The offset {offset} has no record. This is the next one.")
     mask = request.app.state.console.masks.of(name, cluster.principal)
-    key, value = mask.key(found.key), mask.value(found.value)
+    formats = formats_of(request.query_params)
+    [row] = await visible_rows(mask, decoder_of(request, name), [Row(
+        partition, offset, found.timestamp, found.key, found.value, list(found.headers))])
     return render(
-        request, "single_record.html", name=name, partition=partition, offset=offset, record=found,
-        is_masked=mask.hides_something,
-        parts=[("Key", "key", key, _decoded(key)), ("Value", "value", value, _decoded(value))],
-        headers=[(header, content, _decoded(content)) for header, content in found.headers])
+        request, "single_record.html", name=name, partition=partition, offset=offset,
+        timestamp=row.timestamp, is_masked=mask.hides_something, chosen=_formats(request),
+        format_titles=TITLES, formats=formats,
+        has_registry=request.app.state.console.schemas is not None,
+        parts=[("Key", "key", row.key, decoding.chosen(row.key, formats["key"])),
+               ("Value", "value", row.value, decoding.chosen(row.value, formats["value"]))],
+        headers=[(header, content, decoding.decodings(content))
+                 for header, content in row.headers])
 
 
-def _decoded(data: bytes | None) -> list[Any]:
-    return [] if data is None else decodings(data)
+def _formats(request: Request) -> dict[str, str]:
+    """Return the part of the query that chooses formats."""
+    return {name: given for name in NAMES if (given := request.query_params.get(name))}
 
 
 async def record_part(request: Request, cluster: ClusterSession) -> Response:
@@ -63,7 +73,7 @@ async def record_part(request: Request, cluster: ClusterSession) -> Response:
     found = await single_records.first_from(cluster, name, partition, offset)
     mask = request.app.state.console.masks.of(name, cluster.principal)
     content = None if found is None or found.offset != offset \
-        else getattr(mask, part)(getattr(found, part))
+        else getattr(mask, part)(getattr(found, part)).data
     if content is None:
         raise _missing(name, partition, offset)
     return Response(content, media_type="application/octet-stream", headers={

@@ -5,7 +5,13 @@ import uuid
 
 import pytest
 
-from pylog.console.records.decoding import HEX_SHOWN_BYTES_MAX, SHOWN_BYTES_MAX, decodings
+from pylog.console.records import decoding
+from pylog.console.records.decoding import HEX_SHOWN_BYTES_MAX, SHOWN_BYTES_MAX
+from pylog.console.records.masking import TopicMask
+
+
+def decodings(data):
+    return decoding.decodings(TopicMask([]).value(data))
 
 
 def first(data):
