@@ -224,11 +224,16 @@ class MetadataApi:
             context.api_version < 4 or request.allow_auto_topic_creation)
 
     async def _create(self, context, names) -> dict:
-        """Create permitted topics with the broker's defaults. Returns the errors by name."""
+        """Create permitted topics with the defaults that this broker sets, otherwise with the
+        controller's. Returns the errors by name.
+        """
+        partitions, factor = (
+            -1 if self._settings.origin(name) == "default" else self._settings[name]
+            for name in ("num.partitions", "default.replication.factor"))
         request = messages.CreateTopicsRequest(timeout_ms=AUTO_CREATE_TIMEOUT_MS)
         new = messages.CreateTopicsRequest.CreatableTopic
         request.topics = [
-            new(name=name, num_partitions=-1, replication_factor=-1)
+            new(name=name, num_partitions=partitions, replication_factor=factor)
             for name in names
             if topic_name_fault(name) is None and name not in internal_topics.NAMES
         ][:max(0, _creatable(self._settings) - context.created_count)]

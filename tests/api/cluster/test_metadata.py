@@ -97,8 +97,20 @@ def test_ids_are_rejected_before_version_12():
 
 def test_unknown_topics_are_created_when_both_sides_allow_it():
     async def scenario(broker):
+        requested = []
+        create = broker.controller.create_topics
+
+        async def created(request, **options):
+            requested.extend((row.num_partitions, row.replication_factor)
+                             for row in request.topics)
+            return await create(request, **options)
+
+        broker.controller.create_topics = created
         answer = await metadata(broker, 4, "fresh", allow_auto_topic_creation=True)
         assert errors(answer) == [("fresh", 0)]
+        # A controller on another node may have other defaults than this broker; it decides on
+        # those that the broker does not set.
+        assert requested == [(4, -1)]
         assert len(answer.topics[0].partitions) == 4
         answer = await metadata(broker, 4, "other", allow_auto_topic_creation=False)
         assert errors(answer) == [("other", 3)]
