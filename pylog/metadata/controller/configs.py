@@ -11,7 +11,7 @@ Source: KIP-133, KIP-339 (incremental), KIP-226 (brokers), KIP-412 (loggers), KI
 import logging
 from collections import Counter, namedtuple
 
-from pylog.config import ConfigError, catalogue, dynamic, groups
+from pylog.config import ConfigError, catalogue, clusters, dynamic, groups
 from pylog.config.values import format_value
 from pylog.metadata.controller import broker_registration as brokers
 from pylog.metadata.controller.partitions import eligible_leader_replicas as eligible
@@ -219,10 +219,11 @@ def _check_node(image: Image, name: str, node_id: int, settings) -> None:
     number = node_number(name)
     if number is None:
         raise _another(name, node_id)
-    # The controller decides for every broker of its cluster.
-    if number not in image.brokers and settings.controller_listeners:
+    # The controller decides for every node of its cluster.
+    known = {*image.brokers, *(voter.node_id for voter in clusters.voters(settings))}
+    if number not in known and settings.controller_listeners:
         raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {number} found.")
-    if number != node_id and number not in image.brokers:
+    if number != node_id and number not in known:
         raise _another(name, node_id)
 
 

@@ -106,6 +106,19 @@ def test_settings_of_every_registered_broker_are_the_controllers_to_alter():
     assert results[0].error == E.NONE and records[0].resource_name == "2"
 
 
+@pytest.mark.parametrize(("node", "error"), [
+    ("100", E.NONE), ("101", E.NONE), ("2", E.NONE), ("103", E.BROKER_ID_NOT_REGISTERED)])
+def test_settings_of_controllers_can_be_altered(node, error):
+    controller = Settings({
+        "process.roles": "controller", "node.id": "100", "listeners": "CONTROLLER://:9093",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": "100@h:9093,101@i:9093,102@j:9093"})
+    _, results = alter(cluster(2), resource(
+        RESOURCE_BROKER, node, ("leader.replication.throttled.rate", configs.DELETE, None)),
+        node_id=100, settings=controller)
+    assert results[0].error == error
+
+
 @pytest.mark.parametrize(("name", "value"), [
     ("listener.name.ssl.ssl.keystore.location", "/only/on/broker/2.pem"),
     ("listeners", "SSL://:9092"), ("num.io.threads", "64"), ("cordoned.log.dirs", "/disk2")])
