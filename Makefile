@@ -141,6 +141,10 @@ bench-spark: build $(VENV)/.tested
 test-spark: build $(VENV)/.tested
 	$(PY) -m pytest tests/spark --slow $(ARGS)
 
+# The console's tests with their long variants: every flow in every mode with brokerd and Kafka.
+test-console: build $(VENV)/.tested
+	$(PY) -m pytest tests/console --slow $(ARGS)
+
 # Load, brokerd killed with -9 every few seconds, validate: make soak SECONDS=600.
 SECONDS ?= 60
 soak: build $(VENV)/.tested
