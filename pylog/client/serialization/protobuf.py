@@ -10,7 +10,7 @@ Source: Confluent's wire format; confluent-kafka's ProtobufSerializer (schemas a
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pylog.client.errors import SerializationError
@@ -94,9 +94,7 @@ def _schema(registry: SchemaRegistry, file: Any, register: bool) -> Schema:
 
 
 def _indexes(described: Any) -> bytes:
-    """Return the path of a message type in its file: the number of indexes, then each, as zigzag
-    varints. The first type of a file, [0], is written as a single zero.
-    """
+    """Return the bytes of the path of a message type in its file."""
     path: list[int] = []
     while described is not None:
         outer = described.containing_type
@@ -104,7 +102,14 @@ def _indexes(described: Any) -> bytes:
                   else outer.nested_types)
         path.insert(0, [one.name for one in others].index(described.name))
         described = outer
-    if path == [0]:
+    return index_bytes(path)
+
+
+def index_bytes(path: Sequence[int]) -> bytes:
+    """Return the bytes of a message type's path: the number of indexes, then each, as zigzag
+    varints. The first type of a file, [0], is written as a single zero.
+    """
+    if list(path) == [0]:
         return b"\0"
     return b"".join(_varint(number << 1) for number in (len(path), *path))
 

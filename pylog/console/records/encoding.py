@@ -21,6 +21,7 @@ FORMATS = {
     TEXT: "text (UTF-8)", JSON: "JSON", HEX: "hexadecimal bytes", "int16": "16-bit integer",
     "int32": "32-bit integer", "int64": "64-bit integer", "float32": "32-bit float",
     "float64": "64-bit float", "uuid": "UUID", NULL: "no value (null)"}
+SCHEMA_TITLE = "by schema registry: Avro, Protobuf, JSON Schema"
 HEADERS_MAX = 1000
 
 

@@ -170,6 +170,14 @@ class RowDecoder:
             return Decoded(None, "", str(failure))
 
 
+def framed_schema(data: bytes) -> int:
+    """Return the id of the schema that bytes name at their start; 0: they name none."""
+    if len(data) >= HEAD.size and data[0] == MAGIC:
+        number: int = HEAD.unpack_from(data)[1]
+        return max(0, number)
+    return 0
+
+
 def _frame(part: str, row: Row, data: bytes, schema_id: int) -> _Frame | None:
     """Return the schema that a value names, or that the user chose. Raises SerializationError."""
     if schema_id:
@@ -183,7 +191,5 @@ def _frame(part: str, row: Row, data: bytes, schema_id: int) -> _Frame | None:
         if given[0] == MAGIC and len(given) >= HEAD.size:
             return _Frame(HEAD.unpack_from(given)[1], data, given[HEAD.size:])
         raise SerializationError(f"the header {wanted} has no id of a schema")
-    if len(data) >= HEAD.size and data[0] == MAGIC:
-        number = HEAD.unpack_from(data)[1]
-        return _Frame(number, data[HEAD.size:], None) if number > 0 else None
-    return None
+    number = framed_schema(data)
+    return _Frame(number, data[HEAD.size:], None) if number else None

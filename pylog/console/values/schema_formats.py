@@ -363,9 +363,13 @@ class ProtobufFormat:
         return value.SerializeToString(), indexes
 
     def _indexes(self, name: str) -> tuple[int, ...]:
-        """Return the path of a message type, by its name with or without the package."""
+        """Return the path of a message type, by its name with or without the package, or by its
+        indexes: `1` or `0.2`.
+        """
         if not name:
             return (0,)
+        if name.replace(".", "").isdecimal():
+            return tuple(map(int, name.split(".")))
 
         def find(kinds: Sequence[Any], path: tuple[int, ...]) -> tuple[int, ...] | None:
             for number, kind in enumerate(kinds):

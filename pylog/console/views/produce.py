@@ -7,20 +7,32 @@ Invariants: the form keeps what the user typed if the record is rejected; the re
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from pylog.client.aio import Producer
 from pylog.client.errors import AuthorizationError, KafkaError
+from pylog.client.columns.rows import Row
+from pylog.client.serialization.avro import HEAD
+from pylog.client.serialization.protobuf import message_indexes
 from pylog.console.records import single_records
+from pylog.console.records.decoding import decodings
 from pylog.console.records.encoding import (
-    FORMATS, JSON, NULL, encoded, header_lines, headers_of, shown,
+    FORMATS, JSON, NULL, SCHEMA_TITLE, encoded, header_lines, headers_of, shown,
 )
+from pylog.console.records.masking import Visible
 from pylog.console.pages import (
     PRODUCE, Page, PageError, audit_details, form_of, integer, not_audited, redirect,
 )
 from pylog.console.rendering import render
+from pylog.console.values.column_formats import SCHEMA
+from pylog.console.values.row_decoding import framed_schema
+from pylog.console.values.schema_formats import JSON_SCHEMA, NAMES, PROTOBUF
+from pylog.console.values.schema_encoding import SchemaChoice, encode
+from pylog.console.views.browse import decoder_of, visible_rows
+from pylog.console.views.schemas import SETTING as REGISTRY_SETTING
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -43,7 +55,7 @@ async def produce(request: Request, cluster: ClusterSession) -> Response:
         return _page(request, name, len(topic.partitions), form)
     form = await form_of(request)
     try:
-        sent = await _send(cluster, name, len(topic.partitions), form)
+        sent = await _send(request, cluster, name, len(topic.partitions), form)
     except AuthorizationError:
         raise
     except (KafkaError, PageError) as failure:
@@ -57,15 +69,38 @@ async def produce(request: Request, cluster: ClusterSession) -> Response:
 
 def _page(request: Request, name: str, partitions: int, form: dict[str, str],
           failure: str = "") -> Response:
+    has_registry = request.app.state.console.schemas is not None
+    formats = {**FORMATS, SCHEMA: SCHEMA_TITLE} if has_registry else FORMATS
     return render(request, "produce.html", 400 if failure else 200, name=name, form=form,
-                  failure=failure, formats=FORMATS, codecs=CODECS, partitions=partitions)
+                  failure=failure, formats=formats, codecs=CODECS, partitions=partitions,
+                  has_registry=has_registry)
 
 
-async def _send(cluster: ClusterSession, name: str, partitions: int, form: dict[str, str]
-                ) -> dict[str, int]:
+async def _part(request: Request, form: dict[str, str], part: str, default: str) -> bytes | None:
+    """Return the bytes of the form's key or value. Raises PageError."""
+    text, kind = form.get(part, ""), form.get(f"{part}_format", default)
+    if kind != SCHEMA:
+        return encoded(text, kind, part.capitalize())
+    console = request.app.state.console
+    if console.schemas is None:
+        raise PageError(400, "This console has no schema registry", REGISTRY_SETTING,
+                        f"Set {REGISTRY_SETTING} to the registry's URL.")
+    number, version = form.get(f"{part}_schema", "").strip(), form.get(f"{part}_version", "")
+    chosen = SchemaChoice(
+        integer(number, "The id of the schema", 1, INT32_MAX) if number else 0,
+        form.get(f"{part}_subject", "").strip(),
+        integer(version, "The version", 1, INT32_MAX) if version.strip() else "latest",
+        form.get(f"{part}_message", "").strip())
+    if not chosen.schema_id and not chosen.subject:
+        raise PageError(400, f"The {part} has no schema", "", "Enter a subject, or an id.")
+    return await asyncio.to_thread(encode, text, chosen, part, console.schemas, console.decoder)
+
+
+async def _send(request: Request, cluster: ClusterSession, name: str, partitions: int,
+                form: dict[str, str]) -> dict[str, int]:
     """Send the record of a form. Raises PageError, KafkaError."""
-    key = encoded(form.get("key", ""), form.get("key_format", NULL), "Key")
-    value = encoded(form.get("value", ""), form.get("value_format", JSON), "Value")
+    key = await _part(request, form, "key", NULL)
+    value = await _part(request, form, "value", JSON)
     headers = headers_of(form.get("headers", ""))
     partition = timestamp = None
     if text := form.get("partition", "").strip():
@@ -100,12 +135,27 @@ async def _copied(request: Request, cluster: ClusterSession, name: str) -> dict[
         raise PageError(404, "There is no such record", f"{name}, partition {partition}, offset "
                         f"{offset}", "It may have been deleted or compacted.")
     mask = request.app.state.console.masks.of(name, cluster.principal)
-    key, key_format = shown(mask.key(record.key))
-    value, value_format = shown(mask.value(record.value))
-    headers = [(header, mask.header(header, given)) for header, given in record.headers]
-    return {"key": key, "key_format": key_format, "value": value, "value_format": value_format,
-            "headers": header_lines(headers), "partition": str(partition),
+    [row] = await visible_rows(mask, decoder_of(request, name), [Row(
+        partition, offset, record.timestamp, record.key, record.value, list(record.headers))])
+    return {**_shown_part("key", row.key), **_shown_part("value", row.value),
+            "headers": header_lines(row.headers), "partition": str(partition),
             "copied": f"{partition}, offset {offset}"}
+
+
+def _shown_part(part: str, visible: Visible) -> dict[str, str]:
+    """Return a form's fields for a key or value: as JSON if its bytes name their schema."""
+    number = framed_schema(visible.raw or b"")
+    if visible.data is not None and visible.name and not visible.error and number:
+        text, message = decodings(visible)[0].text, ""
+        if visible.name.startswith(NAMES[PROTOBUF]):
+            indexes, _ = message_indexes(visible.raw or b"", HEAD.size)
+            message = ".".join(map(str, indexes)) if indexes != (0,) else ""
+        elif visible.name.startswith(NAMES[JSON_SCHEMA]):
+            text = visible.data.decode()
+        return {part: text, f"{part}_format": SCHEMA, f"{part}_schema": str(number),
+                f"{part}_message": message}
+    text, form = shown(visible)
+    return {part: text, f"{part}_format": form}
 
 
 PAGES = [
