@@ -15,7 +15,7 @@ from statistics import median
 
 from bench import credentials, loads
 from bench.control.wire import Connection, found
-from bench.control.wire import run as finished
+from bench.control.wire import run
 from bench.placement import pin, unpinned
 from bench.process import Access, BrokerProcess
 from bench.programs import load_client
@@ -233,7 +233,7 @@ def _logins(side: Side) -> dict:
                 "login_p99_us": line["p99_us"],
                 "login_cpu_us": (broker.cpu_seconds() - before) / line["logins"] * 1e6}
 
-    finished(_coordinated(broker.port))
+    run(_coordinated(broker.port))
     alone = _held_group(broker, seconds, dict)
     return _held_group(broker, seconds, storm) | {
         f"alone_{key}": value for key, value in alone.items()}

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from pylog.api import versions
 from pylog.api.cluster import (
-    broker_to_controller as controller, client_quotas as quotas, cluster, configs, metadata_log,
+    broker_to_controller, client_quotas, cluster, configs, metadata_log,
     partitions, quorum, topics,
 )
-from pylog.api.security import acls_and_users, delegation_tokens as tokens
+from pylog.api.security import acls_and_users, delegation_tokens
 from pylog.peer.controllers import voters_of
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 def handlers(services: ApiServices, observers: Any) -> dict[int, Handler]:
     """Return handlers by api key. observers: metadata_log.Observers."""
     settings, metadata_service, access = services.settings, services.metadata, services.access
-    client_quotas, node_id, now_ms = services.client_quotas, services.node_id, services.now_ms
-    decider: Any = controller.LocalController(metadata_service)
+    quotas, node_id, now_ms = services.client_quotas, services.node_id, services.now_ms
+    decider: Any = broker_to_controller.LocalController(metadata_service)
     found: dict[int, Handler] = {}
     for family in (
             versions.VersionsApi(metadata_service, api.OF_CONTROLLER, True).handlers(),
-            topics.TopicsApi(decider, client_quotas, settings).handlers(),
+            topics.TopicsApi(decider, quotas, settings).handlers(),
             configs.ConfigsApi(decider, metadata_service, settings, services.registered,
                                node_id).handlers(),
-            partitions.PartitionsApi(decider, metadata_service, client_quotas).handlers(),
+            partitions.PartitionsApi(decider, metadata_service, quotas).handlers(),
             quorum.QuorumApi(decider, metadata_service, settings, node_id, now_ms,
                              observers).handlers(),
-            quotas.QuotasApi(decider, metadata_service).handlers(),
+            client_quotas.QuotasApi(decider, metadata_service).handlers(),
             acls_and_users.SecurityApi(decider, metadata_service, access is not None,
                                        services.authentication).handlers(),
-            tokens.DelegationTokensApi(decider, metadata_service, settings, services.asker,
-                                       access, now_ms).handlers(),
-            controller.ControllerApi(decider, services.watch).handlers(),
+            delegation_tokens.DelegationTokensApi(
+                decider, metadata_service, settings, services.asker, access, now_ms).handlers(),
+            broker_to_controller.ControllerApi(decider, services.watch).handlers(),
             metadata_log.MetadataLogApi(metadata_service, observers, node_id, now_ms).handlers(),
             ControllersApi(metadata_service, settings, node_id).handlers()):
         assert not found.keys() & family.keys(), sorted(found.keys() & family.keys())
@@ -57,7 +57,7 @@ def handlers(services: ApiServices, observers: Any) -> dict[int, Handler]:
     served = {key: handle for key, handle in found.items() if key in api.OF_CONTROLLER}
     # Every advertised api key has a handler.
     assert served.keys() | {api.ENVELOPE} == api.OF_CONTROLLER.keys(), sorted(served)
-    guarded = controller.guarded(served)
+    guarded = broker_to_controller.guarded(served)
     if access is None:
         return guarded
     # Imported here because not every controller has an authorizer.

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from pylog.api import versions
 from pylog.api.cluster import (
-    client_quotas as quotas, cluster, configs, log_dirs, metadata, partitions, quorum, topics,
+    client_quotas, cluster, configs, log_dirs, metadata, partitions, quorum, topics,
 )
 from pylog.api.data import delete_records, offsets, producers
-from pylog.api.data import transactions as transactions_family
+from pylog.api.data import transactions
 from pylog.api.groups import (
     classic as classic_groups, committed_offsets, consumer as consumer_groups,
 )
-from pylog.api.security import acls_and_users, delegation_tokens as tokens
+from pylog.api.security import acls_and_users, delegation_tokens
 from pylog.protocol import api
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
@@ -92,9 +92,9 @@ def handlers(services: ApiServices) -> dict[int, Handler]:
     """Return the handlers of all families."""
     settings, metadata_service, controller = \
         services.settings, services.metadata, services.controller
-    client_quotas, node_id, now_ms = services.client_quotas, services.node_id, services.now_ms
+    quotas, node_id, now_ms = services.client_quotas, services.node_id, services.now_ms
     addresses = cluster.Addresses(metadata_service, settings, node_id, services.listener_name)
-    in_transactions = transactions_family.TransactionsApi(
+    in_transactions = transactions.TransactionsApi(
         services.transactions, services.verification, services.markers, services.groups,
         metadata_service, now_ms)
     leaders = offsets.Leaders(metadata_service, services.logs, node_id)
@@ -102,9 +102,9 @@ def handlers(services: ApiServices) -> dict[int, Handler]:
     for family in (
             versions.VersionsApi(metadata_service, api.advertised(),
                                  metadata_service.replicates).handlers(),
-            metadata.MetadataApi(addresses, metadata_service, controller, client_quotas, settings,
+            metadata.MetadataApi(addresses, metadata_service, controller, quotas, settings,
                                  node_id, services.access).handlers(),
-            topics.TopicsApi(controller, client_quotas, settings).handlers(),
+            topics.TopicsApi(controller, quotas, settings).handlers(),
             offsets.OffsetsApi(leaders).handlers(),
             producers.ProducersApi(controller, metadata_service, services.logs, in_transactions,
                                    now_ms).handlers(),
@@ -120,16 +120,17 @@ def handlers(services: ApiServices) -> dict[int, Handler]:
             committed_offsets.CommittedOffsetsApi(services.groups, metadata_service).handlers(),
             configs.ConfigsApi(controller, metadata_service, settings, services.registered,
                                node_id, services.forward).handlers(),
-            partitions.PartitionsApi(controller, metadata_service, client_quotas).handlers(),
+            partitions.PartitionsApi(controller, metadata_service, quotas).handlers(),
             delete_records.RecordsApi(leaders, metadata_service, services.logs,
                                       settings).handlers(),
             log_dirs.LogDirsApi(services.logs, metadata_service).handlers(),
             quorum.QuorumApi(controller, metadata_service, settings, node_id, now_ms).handlers(),
-            quotas.QuotasApi(controller, metadata_service).handlers(),
+            client_quotas.QuotasApi(controller, metadata_service).handlers(),
             acls_and_users.SecurityApi(controller, metadata_service, services.access is not None,
                                        services.authentication).handlers(),
-            tokens.DelegationTokensApi(controller, metadata_service, settings, services.asker,
-                                       services.access, now_ms, services.forward).handlers()):
+            delegation_tokens.DelegationTokensApi(
+                controller, metadata_service, settings, services.asker, services.access, now_ms,
+                services.forward).handlers()):
         assert not found.keys() & family.keys(), sorted(found.keys() & family.keys())
         found.update(family)
     return found if services.access is None else _guarded(

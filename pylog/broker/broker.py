@@ -296,9 +296,9 @@ class Broker:
     def _asker(self, context: RequestContext) -> Asker:
         # Imported here because few brokers use delegation tokens.
         from pylog.api.security.delegation_tokens import Asker
-        from pylog.security import principals as identities
+        from pylog.security import principals
 
-        principal = identities.ANONYMOUS if self._guard is None \
+        principal = principals.ANONYMOUS if self._guard is None \
             else self._guard.identities.principal(context.principal)
         name = self.network.listener_name(context.listener)
         return Asker(principal, next(listener.protocol for listener in self.settings.all_listeners

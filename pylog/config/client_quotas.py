@@ -11,7 +11,7 @@ Source: KIP-13, KIP-55 (users), KIP-124 (request time), KIP-546 (filters), KIP-5
 
 import ipaddress
 
-from pylog._native.server import quotas as native
+from pylog._native.server import quotas
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 PRODUCER_BYTE_RATE = "producer_byte_rate"
@@ -22,7 +22,7 @@ CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 # In the order of the native kinds.
 COUNTED = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
-assert (native.PRODUCE, native.FETCH, native.REQUEST) == (0, 1, 2)
+assert (quotas.PRODUCE, quotas.FETCH, quotas.REQUEST) == (0, 1, 2)
 
 # User name of unauthenticated clients.
 ANONYMOUS = "ANONYMOUS"
@@ -138,7 +138,7 @@ class ClientQuotas:
     """
 
     def __init__(self, settings, clock_ns, principal_name=lambda number: ANONYMOUS):
-        self.native = native.Quotas(
+        self.native = quotas.Quotas(
             settings["quota.window.num"], settings["quota.window.size.seconds"] * 1000)
         self._mutation_window_s = (settings["controller.quota.window.num"]
                                    * settings["controller.quota.window.size.seconds"])
@@ -231,7 +231,7 @@ class ClientQuotas:
     def charge_time(self, principal: int, client_id: bytes, busy_ns: int) -> int:
         """Count time that the control plane spent. Return the throttle time in ms."""
         for _ in range(2):
-            wait_ms = self.native.charge(principal, client_id, native.REQUEST,
+            wait_ms = self.native.charge(principal, client_id, quotas.REQUEST,
                                          busy_ns * PERCENT_PER_NS, self.now_ms())
             if wait_ms is not None:
                 return wait_ms
@@ -253,7 +253,7 @@ class ClientQuotas:
             return 0
         self.install(principal, client_id)
         return int(self.native.charge(
-            principal, client_id, native.FETCH, bytes_, self.now_ms(), True) or 0)
+            principal, client_id, quotas.FETCH, bytes_, self.now_ms(), True) or 0)
 
     def mutations(self, principal: int, client_id: str | None, strict: bool) -> Mutations | None:
         """Return the quota check for a request that creates or deletes partitions, None without a

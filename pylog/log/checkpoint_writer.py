@@ -11,7 +11,7 @@ import logging
 import threading
 
 from pylog._native.log.log import LogError
-from pylog.log import partition_log as partitions
+from pylog.log import partition_logs
 
 log = logging.getLogger("pylog.log")
 
@@ -47,7 +47,7 @@ class Checkpointer:
         if offset is None:
             return
         with self._writing:
-            known = partitions.flushed(partition_log)
+            known = partition_logs.flushed(partition_log)
             point = min(known.recovery_point, offset) if cut.restart_at is None else 0
             # A crash may leave the log before or after truncation. Both contain at least this.
             entry = known._replace(recovery_point=point,
@@ -74,7 +74,7 @@ class Checkpointer:
                 log.error("a flush failed", extra={"reason": str(error)})
         for _, _, topic_id, index, partition_log in self._rows():
             # Read the recovery point after the flush, so that it is on disk.
-            entry = partitions.flushed(partition_log)
+            entry = partition_logs.flushed(partition_log)
             if entry.recovery_point and self._saved.get((topic_id, index)) != entry:
                 changed.append(((topic_id, index), entry))
         if changed or self.gone or self._unwritten:
@@ -91,10 +91,10 @@ class Checkpointer:
         with self._hints.lock:  # Excludes rows of partitions that are being deleted.
             self._unwritten = False
             for number, path in self._disks.usable():
-                rows = [(name, index, partitions.flushed(partition_log))
+                rows = [(name, index, partition_logs.flushed(partition_log))
                         for at, name, _, index, partition_log in self._rows() if at == number]
                 try:
-                    partitions.write_checkpoint_files(path, rows + self._hints.unread(number))
+                    partition_logs.write_checkpoint_files(path, rows + self._hints.unread(number))
                 except OSError as error:
                     self._unwritten |= not self._disks.fail(number, error)
                     log.error("a checkpoint could not be written", extra={

@@ -14,9 +14,9 @@ import threading
 from collections import namedtuple
 
 from pylog import supervisor
-from pylog._native.log import compaction as cleaner
+from pylog._native.log import compaction
 from pylog._native.log.log import LogDeleted, LogError, StorageError
-from pylog.log import checkpoint_files as files
+from pylog.log import checkpoint_files
 
 CHECKPOINT = "cleaner-offset-checkpoint"
 WORK = "cleaner checkpoints"  # in supervisor.failures()
@@ -108,7 +108,7 @@ class Cleaner:
         key = choice.candidate.topic, choice.candidate.partition
         try:
             self._clean(choice)
-        except (cleaner.Interrupted, LogDeleted):
+        except (compaction.Interrupted, LogDeleted):
             # Its segments changed during the pass. A later pass cleans it.
             log.info("a cleaning pass was cancelled", extra={"topic": key[0], "partition": key[1]})
         except Exception as error:
@@ -180,7 +180,7 @@ class Cleaner:
     def _evaluate(self, candidate: Candidate, key, now_ms: int) -> Choice | None:
         config = candidate.config
         try:
-            clean, dirty, first, end, first_ms = cleaner.look(
+            clean, dirty, first, end, first_ms = compaction.look(
                 candidate.log, now_ms=now_ms, first_dirty=self._clean_until.get(key, 0),
                 min_compaction_lag_ms=config["min.compaction.lag.ms"])
         except LogError:
@@ -197,8 +197,8 @@ class Cleaner:
 
     def _clean(self, choice: Choice) -> None:
         candidate, config, begin_ms = choice.candidate, choice.candidate.config, self._now_ms()
-        cleaning_pass = cleaner.CleaningPass(
-            candidate.log, cleaner.OffsetMap(*self._map_size(choice)), now_ms=begin_ms,
+        cleaning_pass = compaction.CleaningPass(
+            candidate.log, compaction.OffsetMap(*self._map_size(choice)), now_ms=begin_ms,
             first_dirty=choice.first_dirty,
             delete_retention_ms=config["delete.retention.ms"],
             min_compaction_lag_ms=config["min.compaction.lag.ms"],
@@ -227,7 +227,7 @@ class Cleaner:
             1, self._settings["log.cleaner.threads"])
         # One more slot than keys: a probe ends at a free slot, even with a load factor of 1.
         slots = int((choice.end - choice.first_dirty) / load_factor) + 1
-        return max(MAP_BYTES_MIN, min(share, slots * cleaner.SLOT_BYTES)), load_factor
+        return max(MAP_BYTES_MIN, min(share, slots * compaction.SLOT_BYTES)), load_factor
 
     def _hold_back(self, count: int) -> None:
         """Sleep while all threads together exceed log.cleaner.io.max.bytes.per.second.
@@ -287,7 +287,7 @@ class Cleaner:
         """
         path = os.path.join(path, CHECKPOINT)
         try:
-            return files.read_offsets(path)
+            return checkpoint_files.read_offsets(path)
         except OSError as error:
             self._disks.fail(number, error)
             supervisor.report(WORK, "The cleaner's checkpoint cannot be read. The logs of this "
@@ -299,7 +299,8 @@ class Cleaner:
                 if other.dir_index == dir_index}
         rows = [(*key, offset) for key, offset in self._clean_until.items() if key in here]
         try:
-            files.write_offsets(os.path.join(self._disks.paths[dir_index], CHECKPOINT), rows)
+            checkpoint_files.write_offsets(
+                os.path.join(self._disks.paths[dir_index], CHECKPOINT), rows)
             return True
         except OSError as error:
             self._disks.fail(dir_index, error)
@@ -315,7 +316,7 @@ def _unlink(path: str) -> None:
     """
     try:
         os.unlink(os.path.join(path, CHECKPOINT))
-        files.sync_directory(path)
+        checkpoint_files.sync_directory(path)
     except OSError as error:
         log.error("the cleaner's checkpoint could not be removed",
                   extra={"reason": error.strerror})

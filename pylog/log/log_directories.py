@@ -14,7 +14,7 @@ import os
 from pylog._native.log import flush_waits, restart_checkpoint
 from pylog._native.log.log import LogDir
 from pylog.config import limits
-from pylog.log import checkpoint_files as checkpoints
+from pylog.log import checkpoint_files
 from pylog.log.errors import StartError
 from pylog.log.replica_moves import directory_name
 
@@ -59,7 +59,7 @@ class Directories:
                 if not os.path.exists(os.path.join(path, IDENTITY)):
                     # The content matters only after formatting, so flush the directory's name to
                     # disk first.
-                    checkpoints.make_directory(path)
+                    checkpoint_files.make_directory(path)
                 self._locks.append(locked(os.path.join(path, LOCK)))
                 _read_once(os.path.join(path, IDENTITY))
                 listing = set(os.listdir(path))
@@ -139,7 +139,7 @@ class Directories:
         path = self.paths[number]
         try:
             os.rename(os.path.join(path, name), os.path.join(path, goal))
-            checkpoints.sync_directory(path)
+            checkpoint_files.sync_directory(path)
         except OSError as error:
             self.fail(number, error)
             return error
@@ -178,8 +178,8 @@ class Directories:
         clean = set()
         for number, path in self.usable():
             try:
-                found = list(checkpoints.clean_mark(path))
-                checkpoints.remove_clean_mark(path)
+                found = list(checkpoint_files.clean_mark(path))
+                checkpoint_files.remove_clean_mark(path)
                 if found and number < len(stored) and stored[number] == found:
                     clean.add(number)
             except OSError as error:
@@ -191,7 +191,8 @@ class Directories:
         marks: list = [[] for _ in self.paths]
         for number in numbers:
             try:
-                marks[number] = list(checkpoints.write_clean_mark(self.paths[number], broker_epoch))
+                marks[number] = list(
+                    checkpoint_files.write_clean_mark(self.paths[number], broker_epoch))
             except OSError as error:
                 self.fail(number, error)
                 log.error("a directory could not be marked as cleanly stopped", extra={

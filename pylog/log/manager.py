@@ -13,7 +13,7 @@ import os
 from itertools import chain
 
 from pylog._native.log.log import Log, LogError, Shortage
-from pylog.log import partition_log as partitions
+from pylog.log import partition_logs
 from pylog.log import recovery, recovery_hints, startup_scan, topic_branches
 from pylog.log.checkpoint_writer import Checkpointer
 from pylog.log.cleaner import Cleaner
@@ -113,10 +113,10 @@ class LogManager:
                     self._offline.lose(name, index)
                     continue
                 if directory is None and checkpoint is not None and checkpoint.recovery_point:
-                    if partitions.must_have_files(checkpoint, role, config):
+                    if partition_logs.must_have_files(checkpoint, role, config):
                         self._offline.lose_files(name, index, "its directory is missing")
                         continue
-                    checkpoint = partitions.without_files(checkpoint)
+                    checkpoint = partition_logs.without_files(checkpoint)
                     without_files.append(((topic_id, index), checkpoint))
                 plans.append(PartitionPlan(
                     name, topic_id, index, role, config, directory, checkpoint))
@@ -191,10 +191,10 @@ class LogManager:
         """
         begin_ms, directory_count = self._now_ms(), len(self.paths)
 
-        def known_of(plan: PartitionPlan) -> partitions.Checkpoint:
+        def known_of(plan: PartitionPlan) -> partition_logs.Checkpoint:
             if plan.checkpoint is not None and plan.is_trusted(clean, directory_count):
                 return plan.checkpoint
-            return partitions.after_crash(plan.checkpoint, hinted.get(
+            return partition_logs.after_crash(plan.checkpoint, hinted.get(
                 plan.directory, {}).get((plan.name, plan.partition)))
 
         def open_partition(plan: PartitionPlan) -> None:
@@ -202,7 +202,7 @@ class LogManager:
             directory = self.disks.least_loaded() if plan.directory is None else plan.directory
             if not self._open(directory, plan.name, plan.topic_id, plan.partition, plan.role,
                               plan.config, checkpoint, trusted) \
-                    and checkpoint is not partitions.NOTHING_KNOWN:
+                    and checkpoint is not partition_logs.NOTHING_KNOWN:
                 self._hints.set_unread(directory, (plan.name, plan.partition), checkpoint)
 
         def recover_partition(plan: PartitionPlan) -> None:
@@ -277,13 +277,15 @@ class LogManager:
             dir_index = self._topics.directory_of(partition_log)
             if self.disks.online(dir_index) and partition_log.offline:
                 # The next start must not trust an older checkpoint of a clean stop.
-                entries.append((dir_index, ((topic_id, index), partitions.flushed(partition_log))))
+                entries.append((
+                    dir_index, ((topic_id, index), partition_logs.flushed(partition_log))))
                 continue
             if self.is_offline(name, index) or not self.disks.online(dir_index):
                 continue
             try:
                 partition_log.settle(now_ms)
-                entries.append((dir_index, ((topic_id, index), partitions.at_rest(partition_log))))
+                entries.append((
+                    dir_index, ((topic_id, index), partition_logs.at_rest(partition_log))))
             except LogError as error:
                 failed.add(dir_index)
                 log.error("a log could not be closed", extra={"reason": str(error)})
@@ -371,7 +373,7 @@ class LogManager:
         for index, role in enumerate(roles):
             if role is not None:
                 dir_index = self.disks.least_loaded() if branch is None else branch[index].dir_index
-                known = partitions.NOTHING_KNOWN if branch is None else branch[index].checkpoint
+                known = partition_logs.NOTHING_KNOWN if branch is None else branch[index].checkpoint
                 self._open(dir_index, name, topic_id, index, role, config, known, False)
 
     def delete(self, name: str) -> None:
@@ -400,7 +402,7 @@ class LogManager:
             dir_index = self._topics.directory_of(partition_log)
             self.disks.loads[dir_index] -= 1
             held.append((dir_index, index))
-            partitions.delete(partition_log, self._now_ms())
+            partition_logs.delete(partition_log, self._now_ms())
         forget(held)
         for _, partition_log in doomed:
             # Not earlier: a concurrent checkpoint would assign the log to directory 0.
@@ -431,10 +433,10 @@ class LogManager:
             # An older partition without a Log could not be opened: it stays offline.
             if role is not None and logs[index] is not None:
                 with self.moves.lock:
-                    partitions.assume(logs[index], role)
+                    partition_logs.assume(logs[index], role)
             elif role is not None and (index >= known or index in added):
                 self._open(self.disks.least_loaded(), name, topic_id, index, role, config,
-                           partitions.NOTHING_KNOWN, False)
+                           partition_logs.NOTHING_KNOWN, False)
 
     def drop(self, name: str, indexes) -> None:
         """Delete partitions that no longer have a replica on this node. Their topic remains."""
@@ -495,7 +497,7 @@ class LogManager:
                 startup_scan.make_way(self.disks, dir_index, f"{name}-{index}", topic_id)
             if not self._hints.is_free(dir_index, (name, index)):
                 raise OSError("checkpoints of a deleted topic have its name")
-            partition_log = partitions.open_checked(
+            partition_log = partition_logs.open_checked(
                 where, role, checkpoint, trusted, self._now_ms())
         except (LogError, OSError) as error:
             log.error("a partition is offline", extra={
@@ -503,7 +505,7 @@ class LogManager:
             if not self.disks.online(dir_index):
                 self._offline.lose(name, index)
             elif isinstance(error, (Shortage, OSError)) or (
-                    checkpoint is partitions.NOTHING_KNOWN and not trusted):
+                    checkpoint is partition_logs.NOTHING_KNOWN and not trusted):
                 # The shortage may end, or the name may become free: try again later.
                 self._offline.postponed[name, index] = Postponed(dir_index, role, checkpoint,
                                                                  trusted)
@@ -513,7 +515,7 @@ class LogManager:
             return False
         if dir_index:
             self._topics.directories[partition_log] = dir_index
-        partitions.assume(partition_log, role)
+        partition_logs.assume(partition_log, role)
         self._topics.publish(name, index, partition_log, config)
         return True
 

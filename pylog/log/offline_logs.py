@@ -8,7 +8,7 @@ Invariants: take_failed() returns each partition once; a partition with records 
 import logging
 from typing import NamedTuple
 
-from pylog.log.partition_log import Checkpoint, Role
+from pylog.log.partition_logs import Checkpoint, Role
 
 log = logging.getLogger("pylog.log")
 

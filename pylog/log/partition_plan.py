@@ -6,7 +6,7 @@ Invariants: a checkpoint is trusted only if its directory was closed cleanly.
 
 from typing import NamedTuple
 
-from pylog.log.partition_log import Checkpoint, Role
+from pylog.log.partition_logs import Checkpoint, Role
 
 
 class PartitionPlan(NamedTuple):

@@ -12,7 +12,7 @@ import os
 import threading
 
 from pylog import supervisor
-from pylog._native.log import damage_report as damages
+from pylog._native.log import damage_report
 from pylog.log.checkpoint_files import DAMAGED
 
 # How long startup waits for all partitions. Most recoveries take less, and then clients see no
@@ -90,7 +90,7 @@ class Recovery:
             self._stopped = True
             ready = not self._left
         for directory in self._directories:
-            damages.stop_recovery(directory)
+            damage_report.stop_recovery(directory)
         for thread in self._threads:
             thread.join()
         with self._changed:
@@ -131,13 +131,14 @@ class Recovery:
                 "trusted_mb": self._megabytes("trusted_bytes")})
 
     def _megabytes(self, counter: str) -> int:
-        return sum(damages.figures(directory)[counter] for directory in self._directories) >> 20
+        return sum(damage_report.figures(directory)[counter]
+                   for directory in self._directories) >> 20
 
 
 def report(directories, paths) -> None:
     """Log each damage found since the last call."""
     for directory, path in zip(directories, paths, strict=True):
-        for damage in damages.take(directory) if directory is not None else ():
+        for damage in damage_report.take(directory) if directory is not None else ():
             if damage.kind == "epochs":
                 _report_epochs(os.path.join(path, damage.partition, EPOCHS))
                 continue

@@ -15,14 +15,14 @@ import os
 import threading
 
 from pylog._native.log.log import StorageError
-from pylog.log import checkpoint_files as files
-from pylog.log import partition_log as partitions
-from pylog.log.cleaner import CHECKPOINT as CLEANER
+from pylog.log import checkpoint_files, cleaner
+from pylog.log import partition_logs
 from pylog.log.errors import StartError
-from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint
+from pylog.log.partition_logs import NOTHING_KNOWN, Checkpoint
 from pylog.protocol.errors import ErrorCode
 
-FILES = (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK)
+FILES = (checkpoint_files.RECOVERY_POINT, checkpoint_files.LOG_START,
+         checkpoint_files.HIGH_WATERMARK)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Includes shortages of the process, not only of the disk.
 SHORTAGES = (*NO_ROOM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
@@ -47,9 +47,10 @@ class Hints:
         """
         try:
             points, starts, watermarks, _ = rows = [
-                files.read_offsets(self._path(number, name)) for name in (*FILES, CLEANER)]
+                checkpoint_files.read_offsets(self._path(number, name))
+                for name in (*FILES, cleaner.CHECKPOINT)]
             listed = points.keys() | starts.keys() | watermarks.keys()
-            self._remove(number, set().union(*rows) - here, (*FILES, CLEANER))
+            self._remove(number, set().union(*rows) - here, (*FILES, cleaner.CHECKPOINT))
         except OSError as error:
             reason = error.strerror or str(error)
             if number == 0 or error.errno in SHORTAGES:
@@ -126,14 +127,14 @@ class Hints:
             if not all(self.is_free(number, key) for key in entries):
                 raise OSError(errno.EAGAIN, "rows of a deleted topic have the name")
             starts = {key: entry.log_start_offset for key, entry in entries.items()}
-            path = self._path(number, files.RECOVERY_POINT)
-            points = files.read_offsets(path)
+            path = self._path(number, checkpoint_files.RECOVERY_POINT)
+            points = checkpoint_files.read_offsets(path)
             missing = {key: entry.recovery_point for key, entry in entries.items()
                        if key not in points}
             if missing:
                 _write(path, points | missing)
-            path = self._path(number, files.LOG_START)
-            before = files.read_offsets(path)
+            path = self._path(number, checkpoint_files.LOG_START)
+            before = checkpoint_files.read_offsets(path)
             if any(before.get(key, 0) != start for key, start in starts.items()):
                 _write(path, before | starts)
 
@@ -143,7 +144,7 @@ class Hints:
         copy: the Log in that directory, if it is another one.
         """
         try:
-            self.write(number, {key: partitions.flushed(partition_log)._replace(
+            self.write(number, {key: partition_logs.flushed(partition_log)._replace(
                 recovery_point=(copy or partition_log).recovery_point)})
         except OSError as error:
             if error.errno not in SHORTAGES:
@@ -167,22 +168,22 @@ class Hints:
     def _remove(self, number: int, keys: set, names=FILES) -> None:
         for name in names:
             path = self._path(number, name)
-            rows = files.read_offsets(path)
+            rows = checkpoint_files.read_offsets(path)
             left = {key: offset for key, offset in rows.items() if key not in keys}
             if len(left) == len(rows):
                 continue
             try:
                 _write(path, left)
             except OSError as error:
-                if error.errno not in NO_ROOM or name == files.LOG_START:
+                if error.errno not in NO_ROOM or name == checkpoint_files.LOG_START:
                     raise  # Without the log start, deleted records would reappear.
                 # Deleting the file needs no space. The next checkpoint writes the other rows again.
                 os.unlink(path)
-                files.sync_directory(self._disks.paths[number])
+                checkpoint_files.sync_directory(self._disks.paths[number])
 
     def _path(self, number: int, name: str) -> str:
         return os.path.join(self._disks.paths[number], name)
 
 
 def _write(path: str, rows: dict) -> None:
-    files.write_offsets(path, [(*key, offset) for key, offset in rows.items()])
+    checkpoint_files.write_offsets(path, [(*key, offset) for key, offset in rows.items()])

@@ -15,7 +15,7 @@ import re
 import threading
 
 from pylog import supervisor
-from pylog._native.log import replica_move as moves
+from pylog._native.log import replica_move
 from pylog._native.log.log import LogError
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
@@ -149,7 +149,7 @@ class Moves:
     def _step(self, move: Move) -> int:
         before = move.target.size_bytes
         try:
-            more, damaged = moves.copy(move.source, move.target, STEP_BYTES, self._now_ms())
+            more, damaged = replica_move.copy(move.source, move.target, STEP_BYTES, self._now_ms())
             move.damaged_bytes += damaged
             if not more and not move.ready:
                 # Copy and flush the bulk now: hand_over() blocks appends while it copies the rest.
@@ -216,7 +216,7 @@ def _take_back(move: Move) -> bool:
 def _restore_name(partition_log, name: str) -> bool:
     """Rename a log's directory. Return True on success."""
     try:
-        moves.rename(partition_log, name)
+        replica_move.rename(partition_log, name)
     except LogError as error:
         log.error("a directory could not be renamed", extra={"reason": str(error)})
         return False
@@ -231,7 +231,7 @@ def _rename_copy(move: Move, role: tuple) -> None:
     and the next start renames it.
     """
     try:
-        moves.rename(move.target, f"{move.topic}-{move.partition}")
+        replica_move.rename(move.target, f"{move.topic}-{move.partition}")
     except LogError as error:
         if move.target.offline:
             # The rename may have taken effect, and a start refuses two directories of one name.
@@ -265,7 +265,7 @@ def finish(move: Move, now_ms: int) -> None:
     """
     start = move.source.start_offset
     role = move.source.is_leader, move.source.leader_epoch, move.source.in_sync_count
-    move.damaged_bytes += moves.hand_over(move.source, move.target, now_ms)
+    move.damaged_bytes += replica_move.hand_over(move.source, move.target, now_ms)
     move.target.advance_high_watermark(move.source.high_watermark)
     try:
         # Releases requests that wait for a flush.
@@ -276,7 +276,7 @@ def finish(move: Move, now_ms: int) -> None:
     assert move.target.end_offset == move.source.end_offset or not role[0], (
         move.topic, move.partition, move.target.end_offset, move.source.end_offset)
     try:
-        moves.rename(move.source, directory_name(move.topic, move.partition, "delete"))
+        replica_move.rename(move.source, directory_name(move.topic, move.partition, "delete"))
     except LogError:
         _take_back(move)
         _assume(move.source, *role)

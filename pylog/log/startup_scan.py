@@ -10,7 +10,7 @@ import logging
 import os
 import re
 
-from pylog.log import partition_log as partitions
+from pylog.log import partition_logs
 from pylog.log.errors import StartError
 from pylog.log.replica_moves import FUTURE, furthest
 
@@ -47,7 +47,7 @@ def find(disks, ids: dict, clean=frozenset()) -> tuple[dict, list]:
 def _is_of_another(disks, number: int, name: str, ids: dict, partition: str = "") -> bool:
     """Return True if a directory belongs to a deleted topic whose name is in use again."""
     wanted = ids.get((partition or name).rpartition("-")[0])
-    found = None if wanted is None else partitions.topic_id_in(
+    found = None if wanted is None else partition_logs.topic_id_in(
         os.path.join(disks.paths[number], name))
     return found is not None and found != wanted
 
@@ -67,7 +67,8 @@ def _the_topics(disks, name: str, numbers: tuple, ids: dict) -> int:
     if neither can be excluded.
     """
     wanted = ids.get(name.rpartition("-")[0])
-    found = [partitions.topic_id_in(os.path.join(disks.paths[number], name)) for number in numbers]
+    found = [partition_logs.topic_id_in(os.path.join(disks.paths[number], name))
+             for number in numbers]
     for at in (1, 0):
         if found[at] is not None and found[at] != wanted:
             disks.set_aside(numbers[at], name)

@@ -19,7 +19,7 @@ from collections import namedtuple
 from pylog._native.log import producer_state, replica_move
 from pylog._native.log.log import CorruptLog, Log, LogError
 from pylog._native.records import batch
-from pylog.log import partition_log as partitions
+from pylog.log import partition_logs
 from pylog.log.checkpoint_files import sync_directory
 from pylog.log.log_directories import remove_tree
 
@@ -73,7 +73,7 @@ def prepare(sources: list, name: str, topic_id: bytes, cut: Cut, config: dict,
 
 
 def _prepare_partition(source: Log, path: str, name: str, index: int, topic_id: bytes, cut: Cut,
-                 config: dict, now_ms: int) -> partitions.Checkpoint:
+                 config: dict, now_ms: int) -> partition_logs.Checkpoint:
     """Link one partition's segments into a new directory."""
     root = os.path.dirname(path)
     replica_move.seal(source, now_ms)
@@ -105,7 +105,7 @@ def _prepare_partition(source: Log, path: str, name: str, index: int, topic_id: 
         # linked. So seal it.
         replica_move.seal(partition_log, now_ms)
         partition_log.settle(now_ms)
-        checkpoint = partitions.flushed(partition_log)
+        checkpoint = partition_logs.flushed(partition_log)
     finally:
         partition_log.release()
     sync_directory(path)

@@ -8,7 +8,7 @@ Threads: any; `lock` protects changes of an entry.
 import threading
 from typing import NamedTuple
 
-from pylog.log import partition_log as partitions
+from pylog.log import partition_logs
 from pylog.log.cleaner import Candidate
 
 
@@ -65,10 +65,10 @@ class TopicLogs:
     def config(self, overrides: dict):
         """Return the native settings of a topic. Topics without overrides share one object."""
         if overrides:
-            return partitions.native_config(
-                self._settings.topic_config(partitions.usable(overrides)), self._settings)
+            return partition_logs.native_config(
+                self._settings.topic_config(partition_logs.usable(overrides)), self._settings)
         if self._default_config is None:
-            self._default_config = partitions.native_config(
+            self._default_config = partition_logs.native_config(
                 self._settings.topic_config({}), self._settings)
         return self._default_config
 
@@ -118,7 +118,7 @@ class TopicLogs:
             logs.clear()
 
     def _watch(self, partition_log, config) -> None:
-        if config["flush.ms"] < partitions.NEVER:
+        if config["flush.ms"] < partition_logs.NEVER:
             self.timed.add(partition_log)
         else:
             self.timed.discard(partition_log)

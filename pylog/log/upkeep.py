@@ -8,7 +8,7 @@ Threads: one at a time, by `lock`; request_checkpoint() from any.
 
 import threading
 
-from pylog.log import partition_log as partitions
+from pylog.log import partition_logs
 from pylog.log import recovery
 from pylog.log.log_directories import remove_tree
 
@@ -73,12 +73,12 @@ class Upkeep:
             interval_ms, self._settings["log.initial.task.delay.ms"]))
         if every:
             self._due[RETENTION] = now_ms + interval_ms
-        partitions.tend(self._every() if every else [
+        partition_logs.tend(self._every() if every else [
             *self._topics.timed, *self._short_of_space()], now_ms, lambda: self.closing)
         interval_ms = self._settings["producer.id.expiration.check.interval.ms"]
         if self._is_due(PRODUCERS, now_ms, interval_ms):
             self._due[PRODUCERS] = now_ms + interval_ms
-            partitions.expire_producers(self._every(), now_ms, lambda: self.closing)
+            partition_logs.expire_producers(self._every(), now_ms, lambda: self.closing)
 
     def _every(self):
         return (partition_log for *_, partition_log in self._topics.all())

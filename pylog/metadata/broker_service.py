@@ -16,7 +16,7 @@ from pylog import supervisor
 from pylog._native.log.log import LogError
 from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError
-from pylog.metadata import meta_properties as identity
+from pylog.metadata import meta_properties
 from pylog.metadata.image.image import MetadataError
 from pylog.metadata.image.loader import Tail
 from pylog.metadata.log.fetcher import Observer
@@ -56,11 +56,11 @@ class MemberMetadata(MetadataService):
         """
         wait_s = self._settings["initial.broker.registration.timeout.ms"] / 1000
         paths = [path for _, path in self._logs.disks.usable()]
-        identity.check_first(paths)
+        meta_properties.check_first(paths)
         try:
             async with asyncio.timeout(wait_s):
                 new_cluster_id = None
-                if not identity.cluster_of(paths):
+                if not meta_properties.cluster_of(paths):
                     new_cluster_id = await self._query_cluster_id()
                 store, clean, known = self._open_directories(new_cluster_id)
                 observer = self._open_copy(store, clean, known)
@@ -81,17 +81,17 @@ class MemberMetadata(MetadataService):
 
     async def _note_membership(self, epoch: int) -> None:
         """Store in each log directory that it belongs to this cluster. Raises StartError."""
-        found = identity.Membership(
+        found = meta_properties.Membership(
             self.cluster_id, self._node_id,
             ",".join(self._settings["controller.quorum.voters"]), epoch)
         for _, path in self._logs.disks.usable():
-            stored = identity.membership_of(path)
+            stored = meta_properties.membership_of(path)
             if stored == found:
                 continue
             try:
-                await in_thread(identity.write_membership, path, found)
+                await in_thread(meta_properties.write_membership, path, found)
             except OSError as error:
-                problem = f"{path}/{identity.MEMBERSHIP} cannot be written: {error}"
+                problem = f"{path}/{meta_properties.MEMBERSHIP} cannot be written: {error}"
                 if stored is None or stored._replace(voters=found.voters, epoch=epoch) != found:
                     raise StartError(problem) from error
                 # An older stored epoch is harmless: a full disk must not prevent the start.

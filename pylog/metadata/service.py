@@ -12,11 +12,11 @@ import logging
 import random
 
 from pylog._native.log.log import LogError
-from pylog.log import checkpoint_files as files
+from pylog.log import checkpoint_files
 from pylog.log.errors import StartError
-from pylog.log.partition_log import Role
-from pylog.metadata import meta_properties as identity
-from pylog.metadata.controller import broker_registration as brokers
+from pylog.log.partition_logs import Role
+from pylog.metadata import meta_properties
+from pylog.metadata.controller import broker_registration
 from pylog.metadata.controller.active_controller import ActiveController
 from pylog.metadata.image.image import ACCESS_RULE, RESOURCE_BROKER, Image, MetadataError
 from pylog.metadata.image.loader import Tail
@@ -48,7 +48,7 @@ class MetadataService:
     seats: "Seats | None" = None  # in the same case: removes a lost controller's etcd
     previous_epoch = -1
     _log: LocalLog
-    _identity: identity.Identity
+    _identity: meta_properties.Identity
     _last_epoch: int | None = None  # of this broker, as the previous run registered it
     # The state of a clean stop, until partitions are opened: directory numbers, checkpoints.
     _last_stop: tuple[frozenset, dict] = frozenset(), {}
@@ -89,8 +89,8 @@ class MetadataService:
         """
         logs = self._logs
         paths = [path for _, path in logs.disks.usable()]
-        identity.check_alone(paths)
-        identity.check_first(paths)
+        meta_properties.check_alone(paths)
+        meta_properties.check_first(paths)
         store, clean, checkpoints = self._open_directories(None)
         try:
             self._log = LocalLog(
@@ -115,13 +115,13 @@ class MetadataService:
         was clean, the logs' checkpoints). Raises StartError.
         """
         logs = self._logs
-        self._identity = identity.load_or_format(
+        self._identity = meta_properties.load_or_format(
             [path for _, path in logs.disks.usable()], self._node_id, self._random, new_cluster_id)
         try:
             self.store = store = Store(logs.paths[0])
         except StoreError as error:
             raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
-        self.previous_epoch = files.clean_epoch(logs.paths[0])
+        self.previous_epoch = checkpoint_files.clean_epoch(logs.paths[0])
         clean = logs.disks.take_clean_marks(store.take_clean_mark())
         checkpoints = store.load_checkpoints()
         self._last_stop = clean, dict(checkpoints)
@@ -218,7 +218,7 @@ class MetadataService:
         them.
         """
         own = self.image.brokers.get(self._node_id)
-        return own is None or not brokers.has_cordons(self.image) \
+        return own is None or not broker_registration.has_cordons(self.image) \
             or {*(own.cordoned or ())} == {*self.cordoned}
 
     @property

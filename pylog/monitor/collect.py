@@ -18,7 +18,7 @@ import resource
 from pylog import __version__, supervisor
 from pylog.monitor import metrics
 from pylog._native.log import damage_report
-from pylog._native.server import metrics as native
+from pylog._native.server import metrics as native_metrics
 from pylog.monitor.page import Page, labels
 from pylog.protocol import tables
 from pylog.protocol.errors import ErrorCode
@@ -161,7 +161,7 @@ class Collector:
             ends.append(len(open_logs))
             layout.append((name, len(logs), None if len(indices) == len(logs) else indices))
         topic_rows, partition_rows = self._rows(layout)
-        stats = native.Figures(open_logs)
+        stats = native_metrics.Figures(open_logs)
         sums = stats.sums(ends)
         page.columns(topic_rows, sums, TOPIC_COLUMNS)
         offline, = stats.columns("offline")
@@ -179,13 +179,13 @@ class Collector:
             partitions = [b'%s,partition="%d"' % (topic, index)
                           for topic, (_, count, some) in zip(topics, layout, strict=True)
                           for index in (range(count) if some is None else some)]
-            self._layout = layout, native.Rows(topics), native.Rows(partitions)
+            self._layout = layout, native_metrics.Rows(topics), native_metrics.Rows(partitions)
         return self._layout[1:]
 
     # ---- requests and reactors ------------------------------------------------------------------
 
     def _count_requests(self, page) -> None:
-        found = native.requests(self._reactors)
+        found = native_metrics.requests(self._reactors)
         names = {key: tables.api_name(key) for key in found}
         for family, kind in REQUEST_HISTOGRAMS:
             page.histograms(family, [((names[key],), histograms[kind])
@@ -211,7 +211,7 @@ class Collector:
         page.family("pylog_connections_closed", [
             ((cause,), count) for cause, count in [*causes, ("other", other)]])
         page.single("pylog_reactor_threads", reactors.threads)
-        page.histograms("pylog_reactor_round_seconds", [((), native.rounds(reactors))])
+        page.histograms("pylog_reactor_round_seconds", [((), native_metrics.rounds(reactors))])
         page.family("pylog_reactor_waits", [((cause,), stats[name]) for cause, name in WAITS])
 
     # ---- disks ----------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Collector:
             page.family(family, [(values, row[name]) for values, row in damaged])
         page.single("pylog_log_recovery_partitions_remaining", logs.recovering)
         page.histograms("pylog_log_flush_seconds", [
-            (values, native.flushes(directory)) for values, directory in found])
+            (values, native_metrics.flushes(directory)) for values, directory in found])
         page.single("pylog_log_appends", appends)
         jobs = self._io_pool.stats()
         page.single("pylog_io_jobs", jobs["done"])

@@ -17,7 +17,7 @@ import threading
 from array import array
 from collections import Counter, deque, namedtuple
 
-from pylog._native.server import metrics as native
+from pylog._native.server import metrics as native_metrics
 from pylog.coordinator.groups import metrics as group_metrics
 from pylog.monitor import explain
 from pylog.monitor.page import labels
@@ -76,7 +76,7 @@ class Lags:
     def __init__(self, parts: list, logs: list):
         self.parts = parts
         self.logs = logs
-        self.figures = native.Figures(logs)
+        self.figures = native_metrics.Figures(logs)
         self.committed = array("q", [part.committed for part in parts])
         self.records, self.first = self.figures.lags(self.committed)
         self.ages_ms = array("q", bytes(8 * len(parts)))
@@ -163,9 +163,9 @@ class GroupLags:
         wanted = [at for at in behind if lags.parts[at].timed != lags.first[at]]
         if wanted:
             found = array("q", bytes(8 * len(wanted)))
-            done = native.times([lags.logs[at] for at in wanted],
-                                array("q", [lags.first[at] for at in wanted]), found,
-                                LOOKUP_NS_MAX)
+            done = native_metrics.times([lags.logs[at] for at in wanted],
+                                        array("q", [lags.first[at] for at in wanted]), found,
+                                        LOOKUP_NS_MAX)
             for at, timestamp in zip(wanted[:done], found, strict=False):
                 lags.parts[at].timed, lags.parts[at].timestamp = lags.first[at], timestamp
         for at in behind:
@@ -187,7 +187,7 @@ class GroupLags:
         page.family("pylog_group_members", [((row.id,), row.members) for row in rows])
         page.family("pylog_group_state", [((row.id, row.state), 1) for row in rows])
         page.family("pylog_group_generations", [((row.id,), row.generation) for row in rows])
-        shared = native.Rows([part.label for part in lags.parts])
+        shared = native_metrics.Rows([part.label for part in lags.parts])
         page.integers("pylog_group_committed_offset", shared, lags.committed)
         page.integers("pylog_group_lag_records", shared, lags.records)
         page.integers("pylog_group_lag_seconds", shared, lags.ages_ms, thousandths=True)

@@ -7,7 +7,7 @@ Source: OpenMetrics 1.0; Prometheus' text format 0.0.4.
 """
 
 from pylog.monitor import metrics
-from pylog._native.server import metrics as native
+from pylog._native.server import metrics as native_metrics
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -17,11 +17,11 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 def _bounds(first: int, unit: int) -> list:
     """Return the upper bounds of a native histogram's buckets as text."""
-    return [repr(2 ** (first + at) / unit) for at in range(native.BUCKETS - 1)] + ["+Inf"]
+    return [repr(2 ** (first + at) / unit) for at in range(native_metrics.BUCKETS - 1)] + ["+Inf"]
 
 
-_BOUNDS = {"seconds": (_bounds(native.NS_FIRST, 10**9), 10**9),
-           "bytes": (_bounds(native.BYTES_FIRST, 1), 1)}
+_BOUNDS = {"seconds": (_bounds(native_metrics.NS_FIRST, 10**9), 10**9),
+           "bytes": (_bounds(native_metrics.BYTES_FIRST, 1), 1)}
 
 
 def labels(name: str, *values) -> bytes:
@@ -60,7 +60,7 @@ class Page:
     def __init__(self, open_metrics: bool):
         self.content_type = OPEN_METRICS if open_metrics else TEXT
         self._open_metrics = open_metrics
-        self._text = native.Exposition()
+        self._text = native_metrics.Exposition()
         self._written: set[str] = set()
 
     def family(self, name: str, samples) -> None:

@@ -13,7 +13,7 @@ import os
 from functools import partial
 
 from pylog.config.errors import ConfigError
-from pylog.security.sasl import client_exchange as proofs, jaas
+from pylog.security.sasl import client_exchange, jaas
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 BEARER, TICKET = "OAUTHBEARER", "GSSAPI"
-MECHANISMS = (*proofs.MECHANISMS, BEARER, TICKET)
+MECHANISMS = (*client_exchange.MECHANISMS, BEARER, TICKET)
 JAAS = "sasl.jaas.config"
 
 
@@ -38,8 +38,8 @@ class Password:
                               "nodes")
 
     def tokens(self, _host: str) -> Generator[bytes, bytes, None]:
-        """Yield like proofs.tokens; the host does not matter."""
-        return proofs.tokens(self._mechanism, self.name, self._password)
+        """Yield like client_exchange.tokens; the host does not matter."""
+        return client_exchange.tokens(self._mechanism, self.name, self._password)
 
 
 class Ticket:
@@ -78,25 +78,26 @@ class Bearer:
     def __init__(self, options: dict[str, str], get: Callable[[str], Any],
                  now_ms: Callable[[], int]):
         # Imported here with their libraries: only token logins need them.
-        from pylog.security.oauth import token_retriever as retrieval, token_source as issued
-        from pylog.security.tls import outgoing_tls as outgoing
+        from pylog.security.oauth import token_retriever, token_source
+        from pylog.security.tls import outgoing_tls
 
         def clock() -> float:
             return now_ms() / 1000
 
-        if get(retrieval.ENDPOINT) is None \
-                and any(name.startswith(issued.UNSECURED) for name in options):
-            self.name = options.get(f"{issued.UNSECURED}StringClaim_sub", "an unsigned token")
-            new = partial(issued.unsigned, options, clock)
+        if get(token_retriever.ENDPOINT) is None \
+                and any(name.startswith(token_source.UNSECURED) for name in options):
+            self.name = options.get(f"{token_source.UNSECURED}StringClaim_sub", "an unsigned token")
+            new = partial(token_source.unsigned, options, clock)
         else:
-            self.name, new = retrieval.of(get, options, clock, outgoing.towards_issuer(options))
-        self._source = issued.Source(
+            self.name, new = token_retriever.of(
+                get, options, clock, outgoing_tls.towards_issuer(options))
+        self._source = token_source.Source(
             new, clock, get("sasl.login.retry.backoff.ms") / 1000,
             get("sasl.login.retry.backoff.max.ms") / 1000)
 
     def tokens(self, _host: str) -> Generator[bytes, bytes, None]:
         """Yield like Password.tokens. Blocks."""
-        yield from proofs.bearer(self._source.current or self._source.token())
+        yield from client_exchange.bearer(self._source.current or self._source.token())
 
 
 def of(mechanism: str, get: Callable[[str], Any],

@@ -114,19 +114,19 @@ class Peer(asyncio.Protocol):
     async def _unopened(self, error: OSError) -> str:
         if self._credentials is not None and self._credentials.has_tls:
             # Imported here, as below: it loads Python's ssl.
-            from pylog.security.tls import outgoing_tls as outgoing
+            from pylog.security.tls import outgoing_tls
 
-            if outgoing.is_tls(error):
-                return await outgoing.distrusted(
+            if outgoing_tls.is_tls(error):
+                return await outgoing_tls.distrusted(
                     error, self._host, self._port, self._credentials.own_chain)
         return reason_of(error)
 
     def _ended_by(self, error: Exception) -> str:
         if self._credentials is not None and self._credentials.has_tls:
-            from pylog.security.tls import outgoing_tls as outgoing
+            from pylog.security.tls import outgoing_tls
 
-            if outgoing.is_tls(error):
-                return outgoing.refused(error, self._credentials.own_chain)
+            if outgoing_tls.is_tls(error):
+                return outgoing_tls.refused(error, self._credentials.own_chain)
         return reason_of(error)
 
     async def call(self, message: Any, version: int, timeout_s: float = CALL_SECONDS) -> Any:

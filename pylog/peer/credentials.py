@@ -18,8 +18,8 @@ from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
 from pylog.peer import accounts
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
-from pylog.security.sasl import client_exchange as proofs
-from pylog.security.tls import key_stores as stores, outgoing_tls as outgoing
+from pylog.security.sasl import client_exchange
+from pylog.security.tls import key_stores, outgoing_tls
 from pylog.security.errors import AuthenticationFailed
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
@@ -71,15 +71,15 @@ class Credentials:
 
     def own_chain(self) -> bytes:
         """Return this node's certificates as PEM, empty without any."""
-        return stores.own_chain(self._get)
+        return key_stores.own_chain(self._get)
 
     def context(self) -> ssl.SSLContext:
         """Return the context for Python's sockets, from the current settings and files. Raises
         ConfigError.
         """
-        made_of = stores.state(self._get), self.checks_names
+        made_of = key_stores.state(self._get), self.checks_names
         if self._context is None or self._context[0] != made_of:
-            self._context = made_of, outgoing.context(self._get)
+            self._context = made_of, outgoing_tls.context(self._get)
         return self._context[1]
 
     def client(self) -> TlsClient:
@@ -89,13 +89,13 @@ class Credentials:
         # Imported here: it loads a second copy of OpenSSL, which only brokers with replicas need.
         from pylog._native.server.tls import TlsClient, TlsError
 
-        made_of = stores.state(self._get)
+        made_of = key_stores.state(self._get)
         if self._client is None or self._client[0] != made_of:
-            own = stores.own(self._get)
+            own = key_stores.own(self._get)
             chain, key, key_password = (None, None, None) if own is None else own
             try:
                 made = TlsClient(chain=chain, key=key, key_password=key_password,
-                                 trusted=stores.trusted(self._get))
+                                 trusted=key_stores.trusted(self._get))
             except TlsError as error:
                 raise ConfigError(f"listener {self._listener}: {error}") from None
             self._client = made_of, made
@@ -117,7 +117,8 @@ class Credentials:
             mechanism, account = self._settings[self._mechanism_setting], self.account()
         except ConfigError as error:
             raise PeerError(str(error)) from None
-        hello = yield messages.SaslHandshakeRequest(mechanism=mechanism), proofs.HANDSHAKE_VERSION
+        hello = yield (messages.SaslHandshakeRequest(mechanism=mechanism),
+                       client_exchange.HANDSHAKE_VERSION)
         if hello.error_code:
             raise PeerError(f"it does not offer {mechanism}, only {', '.join(hello.mechanisms)}")
         steps, response = account.tokens(host), None

@@ -67,7 +67,7 @@ def _secured(line: _Line, host: str, credentials: Credentials) -> Dialled:
         return Dialled(line.socket, None, line.log_in(host, credentials))
     # Imported here: it loads Python's ssl.
     from pylog._native.server.tls import TlsError
-    from pylog.security.tls import outgoing_tls as outgoing
+    from pylog.security.tls import outgoing_tls
 
     try:
         tls = credentials.client().connect(
@@ -78,7 +78,7 @@ def _secured(line: _Line, host: str, credentials: Credentials) -> Dialled:
         return Dialled(
             line.socket, tls, line.log_in(host, credentials) if credentials.has_login else 0)
     except TlsError as error:
-        raise PeerError(outgoing.refused_text(str(error), credentials.own_chain)) from None
+        raise PeerError(outgoing_tls.refused_text(str(error), credentials.own_chain)) from None
 
 
 class _Line:

@@ -20,7 +20,7 @@ from functools import partial
 
 from pylog import supervisor
 from pylog._native.log.log import LogDeleted, LogError, NotLeader, StorageError
-from pylog._native.server import replica_fetcher as fetcher
+from pylog._native.server import replica_fetcher
 from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
@@ -61,7 +61,7 @@ class Partition:
     """
 
     def __init__(self, topic_id: bytes, name: str, partition: int, partition_log: Log,
-                 leader_id: int, leader_epoch: int, followed: fetcher.Followed, link: Link):
+                 leader_id: int, leader_epoch: int, followed: replica_fetcher.Followed, link: Link):
         self.topic_id, self.name, self.partition = topic_id, name, partition
         self.log = partition_log
         self.leader_id, self.leader_epoch = leader_id, leader_epoch
@@ -107,7 +107,7 @@ class ReplicaFetchers:
         self._credentials = credentials
         self._throttle = throttle
         self._departures = departures
-        self._native: fetcher.Fetchers | None = None
+        self._native: replica_fetcher.Fetchers | None = None
         self._broker_epoch = -1
         self._registered = asyncio.Event()
         self._nodes: dict[int, Registered] = {}
@@ -199,12 +199,12 @@ class ReplicaFetchers:
         self._by_token.clear()
         self._links.clear()
 
-    def _started(self) -> fetcher.Fetchers:
+    def _started(self) -> replica_fetcher.Fetchers:
         """Return the native fetchers, created on the first call."""
         if self._native is None:
             value = self._settings.__getitem__
-            self._native = fetcher.Fetchers(
-                threads=min(value("num.replica.fetchers"), fetcher.THREADS_MAX),
+            self._native = replica_fetcher.Fetchers(
+                threads=min(value("num.replica.fetchers"), replica_fetcher.THREADS_MAX),
                 replica_id=self._node_id, wait_ms_max=value("replica.fetch.wait.max.ms"),
                 bytes_min=value("replica.fetch.min.bytes"),
                 bytes_max=value("replica.fetch.response.max.bytes"),
@@ -342,23 +342,23 @@ class ReplicaFetchers:
                 # Continue: the other notices concern other partitions.
                 supervisor.report("replica fetcher", token=notice.token, kind=notice.kind)
 
-    def _take_notice(self, notice: fetcher.Notice) -> None:
-        if notice.kind == fetcher.LOST:
+    def _take_notice(self, notice: replica_fetcher.Notice) -> None:
+        if notice.kind == replica_fetcher.LOST:
             self._lost(notice)
             return
         part = self._by_token.get(notice.token)
         if part is None:
             return
-        if notice.kind == fetcher.REFUSED:
+        if notice.kind == replica_fetcher.REFUSED:
             self._refused(part, notice)
-        elif notice.kind == fetcher.DIVERGED:
+        elif notice.kind == replica_fetcher.DIVERGED:
             self._begin_repair(notice.token, part, self._truncate(notice, part))
-        elif notice.kind == fetcher.OUT_OF_RANGE:
+        elif notice.kind == replica_fetcher.OUT_OF_RANGE:
             self._begin_repair(notice.token, part, self._find_range(notice.token, part))
         else:
             self._failed(notice.token, part, notice)
 
-    def _lost(self, notice: fetcher.Notice) -> None:
+    def _lost(self, notice: replica_fetcher.Notice) -> None:
         for link in self._links.values():
             if link.serial == notice.token and link.dialing is None:
                 log.info("the connection to a leader is lost", extra={
@@ -368,7 +368,7 @@ class ReplicaFetchers:
                     link.pause_s = RETRY_S
                 link.dialing = self._begin_connecting(link)
 
-    def _refused(self, part: Partition, notice: fetcher.Notice) -> None:
+    def _refused(self, part: Partition, notice: replica_fetcher.Notice) -> None:
         if notice.code < 0:
             log.error("records from a leader cannot be appended", extra={
                 "topic": part.name, "partition": part.partition, "leader": part.leader_id,
@@ -378,7 +378,7 @@ class ReplicaFetchers:
                 "topic": part.name, "partition": part.partition, "leader": part.leader_id,
                 "error": ErrorCode.of(notice.code).name})
 
-    def _failed(self, token: int, part: Partition, notice: fetcher.Notice) -> None:
+    def _failed(self, token: int, part: Partition, notice: replica_fetcher.Notice) -> None:
         log.error("a replica cannot follow", extra={
             "topic": part.name, "partition": part.partition, "error": notice.code})
         part.failed()
@@ -390,7 +390,7 @@ class ReplicaFetchers:
         await asyncio.sleep(self._settings["replica.fetch.backoff.ms"] / 1000 + RETRY_S)
         self._resume(token)
 
-    async def _truncate(self, notice: fetcher.Notice, part: Partition) -> None:
+    async def _truncate(self, notice: replica_fetcher.Notice, part: Partition) -> None:
         own_epoch, own_end = part.log.end_for_epoch(notice.epoch)
         log_end = part.log.end_offset
         goal = truncation.on_divergence(

@@ -29,8 +29,8 @@ ANY_EPOCH = -1
 Follower = namedtuple("Follower", ("broker_id", "broker_epoch", "end_offset", "caught_up_ns"))
 Follower.__doc__ = "A replica's state in the leader's log; caught_up_ns: CLOCK_MONOTONIC."
 
-Log = namedtuple("Log", ("end_offset", "high_watermark", "epoch_start"))
-Log.__doc__ = "The leader's log; epoch_start: the end offset at its election."
+LeaderLog = namedtuple("LeaderLog", ("end_offset", "high_watermark", "epoch_start"))
+LeaderLog.__doc__ = "The leader's log; epoch_start: the end offset at its election."
 
 Proposal = namedtuple("Proposal", ("leader_epoch", "partition_epoch", "isr"))
 Proposal.__doc__ = "isr: ((broker id, broker epoch), ...)."
@@ -102,7 +102,7 @@ class Isr:
 
     # ---- proposals ------------------------------------------------------------------------------
 
-    def join(self, follower: Follower, log: Log, now_ns: int) -> Proposal | None:
+    def join(self, follower: Follower, log: LeaderLog, now_ns: int) -> Proposal | None:
         """Return a proposal to add a follower that may have caught up, or None."""
         if not self._may_propose(now_ns) or follower.broker_id in self.committed \
                 or follower.broker_id not in self.replicas \
@@ -115,7 +115,7 @@ class Isr:
             return None
         return self._propose({*self.committed, follower.broker_id}, follower)
 
-    def tick(self, followers: Iterable[Follower], log: Log, now_ns: int,
+    def tick(self, followers: Iterable[Follower], log: LeaderLog, now_ns: int,
              lag_ns: int) -> Proposal | None:
         """Return a proposal to remove replicas that lag too long, else to add one that has caught
         up, else None.

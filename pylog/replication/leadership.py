@@ -21,8 +21,7 @@ from pylog.metadata.controller.partitions.partition_change import is_online
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from pylog.replication.isr import Follower, Isr
-from pylog.replication.isr import Log as Ends
+from pylog.replication.isr import Follower, Isr, LeaderLog
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -294,7 +293,7 @@ def _is_at_rest(led: Led) -> bool:
     return all(row[2] == end for row in rows)
 
 
-def _ends(led: Led) -> Ends:
+def _ends(led: Led) -> LeaderLog:
     # The epoch begins where the previous epoch ends.
     _, epoch_start = led.log.end_for_epoch(led.isr.leader_epoch - 1)
-    return Ends(led.log.end_offset, led.log.high_watermark, epoch_start)
+    return LeaderLog(led.log.end_offset, led.log.high_watermark, epoch_start)

@@ -15,13 +15,12 @@ from pylog._native.server.reactor import SAME_SESSION
 from pylog.api.security.sasl import AuthenticationApi
 from pylog.config import ConfigError
 from pylog.protocol import api
-from pylog.security import authorizer, principals as identities
+from pylog.security import authorizer, principals
 from pylog.security.authorization import audit
 from pylog.security.authorization.access import Access
-from pylog.security.tls.principal_mapping import NAME as MAPPING_RULES
-from pylog.security.tls.principal_mapping import Rules, Unmapped
 from pylog.security.authorization.authorizer_guard import AuthorizerGuard
 from pylog.security.sasl.sasl import Mechanisms
+from pylog.security.tls import principal_mapping
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
@@ -46,10 +45,10 @@ class Guard:
     def __init__(self, settings: Settings, metadata: MetadataService, grants: Grants,
                  network: Network, enforcer: Authorizer | None, now_ms: Callable[[], int],
                  topic: AuditTopic | None = None):
-        self.identities = identities.Identities()
+        self.identities = principals.Identities()
         self._settings, self._listener_name = settings, network.listener_name
         self._metadata = metadata
-        self._mappings: dict[str, Rules] = {}  # By the text of the rules.
+        self._mappings: dict[str, principal_mapping.Rules] = {}  # By the text of the rules.
         self._grants = grants
         self._reactors = network.reactors
         path = settings["audit.log.file"]
@@ -114,11 +113,11 @@ class Guard:
 
     def connected(self, event: Connected) -> None:
         """Authenticate a connection of a listener without SASL by its client certificate."""
-        principal = identities.ANONYMOUS
+        principal = principals.ANONYMOUS
         if event.certificate:
             try:
-                principal = identities.user(self._mapping(event.listener).name(event.certificate))
-            except (Unmapped, ConfigError) as error:
+                principal = principals.user(self._mapping(event.listener).name(event.certificate))
+            except (principal_mapping.Unmapped, ConfigError) as error:
                 log.warning("a client's certificate names no principal", extra={
                     "peer": event.peer_host, "certificate": event.certificate,
                     "reason": str(error)})
@@ -129,11 +128,11 @@ class Guard:
         self._reactors.set_principal(event.connection, number)
         self._reactors.retry(event.connection)
 
-    def _mapping(self, listener: int) -> Rules:
+    def _mapping(self, listener: int) -> principal_mapping.Rules:
         """Return the listener's mapping rules. Raises ConfigError."""
-        text = self._settings.of_listener(self._listener_name(listener), MAPPING_RULES)
+        text = self._settings.of_listener(self._listener_name(listener), principal_mapping.NAME)
         if text not in self._mappings:
-            self._mappings[text] = Rules(text)
+            self._mappings[text] = principal_mapping.Rules(text)
         return self._mappings[text]
 
     def closed(self, event: Closed) -> None:

@@ -167,9 +167,9 @@ class Network:
         number = len(self._names)
         if listener.protocol != "PLAINTEXT":
             # Imported here: it adds some ms to startup, and not every broker holds secrets.
-            from pylog.security import core_dumps as dumps
+            from pylog.security import core_dumps
 
-            dumps.keep_out()
+            core_dumps.keep_out()
         tls = self._tls_of(listener)
         self._limit_listener(number, listener.name)
         port = self.reactors.listen(

@@ -16,7 +16,7 @@ from pylog.metadata.image.image import Image
 from pylog.metadata.image.loader import Tail
 from pylog.protocol import codec
 from pylog.protocol.answers import ResponseWriter
-from pylog.security import principals as identities
+from pylog.security import principals
 from pylog.config.client_quotas import ClientQuotas
 from tests.metadata.memory import (
     Followers,
@@ -81,7 +81,7 @@ class Broker:
             listener_name=self.network.listener_name, registered=self.publisher.registered,
             node_id=self.node_id, now_ms=self.now_ms, sharing=lambda: self.sharing,
             watch=lambda connection: None,
-            asker=lambda context: Asker(identities.ANONYMOUS, "PLAINTEXT")))
+            asker=lambda context: Asker(principals.ANONYMOUS, "PLAINTEXT")))
 
     async def ask(self, key, version, request, **fields):
         """Return the handler's response after encoding and decoding."""

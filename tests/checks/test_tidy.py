@@ -28,6 +28,10 @@ def said(path: str, text: str) -> str:
     ("pylog/log/x.py", HEAD + "t = asyncio.ensure_future(g())\n", "ensure_future() in ()"),
     ("pylog/log/x.py", HEAD + "threading.Thread(target=f).start()\n", "Thread() in ()"),
     ("pylog/log/x.py", HEAD + "Thread(target=f).start()\n", "Thread() in ()"),
+    ("pylog/log/x.py", HEAD + "from pylog.log import cleaner as janitor\n",
+     "janitor hides the name of pylog.log.cleaner"),
+    ("pylog/log/x.py", HEAD + "from pylog.metadata.image import snapshot as snapshots\n",
+     "snapshots hides the name"),
     ("csrc/log/x.c", "int f(void);\n", "contract or method"),
     ("csrc/log/x.c", '/* X. */\n#include "Python.h"\n', "no Python"),
 ])
@@ -46,6 +50,10 @@ def test_a_broken_rule_is_found(path, text, words):
     ("tests/x.py", "import time\ntime.sleep(1)\n"),
     ("pylog/log/x.py", HEAD + "loop.create_task(supervisor.restarting('x', f))\n"),
     ("pylog/client/x.py", HEAD + "asyncio.create_task(g())\n"),
+    ("pylog/share/x.py", HEAD + "from pylog.coordinator.groups.share import heartbeat "
+     "as share_heartbeat\n"),
+    ("pylog/api/x.py", HEAD + "from pylog.coordinator.groups.assignors import tasks "
+     "as task_assignor\n"),
 ])
 def test_code_that_follows_the_rules_passes(path, text):
     assert said(path, text) == ""

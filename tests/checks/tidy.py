@@ -111,6 +111,7 @@ def check_text(path: PurePath, text: str):
         yield from _cython(text)
     else:
         yield from _python(path, tree)
+        yield from module_aliases(path, tree)
         yield from ((line, f"{name}() in {function}(): run it under pylog.supervisor")
                     for line, name, function in unsupervised(path, tree)
                     if f"{path}:{function}" not in OWN_SUPERVISION)
@@ -152,6 +153,26 @@ def _python(path: PurePath, tree: ast.Module):
             yield node.lineno, "bare except"
         elif not may_read_clock:
             yield from _clock(node)
+
+
+def module_aliases(path: PurePath, tree: ast.Module):
+    """Yield (line, message) of each import that gives a module of pylog a name of its own.
+
+    An alias may only repeat words of the module's path, to tell two modules of one name apart:
+    `from pylog.coordinator.groups.share import heartbeat as share_heartbeat`.
+    """
+    if path.parts[0] != "pylog" or path.name == "__init__.py":
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("pylog"):
+            continue
+        for name in node.names:
+            words = {word.rstrip("s") for word in re.split(r"[._]+", f"{node.module}.{name.name}")}
+            if name.asname and not (
+                    name.asname.endswith(name.name)
+                    or {word.rstrip("s") for word in name.asname.split("_")} <= words
+                    and len(name.asname.split("_")) > len(name.name.split("_"))):
+                yield node.lineno, f"{name.asname} hides the name of {node.module}.{name.name}"
 
 
 def unsupervised(path: PurePath, tree: ast.Module):

@@ -222,7 +222,7 @@ server/metadata_publisher.py run
         log/manager.py create
           log/log_directories.py least_loaded
           _open
-            log/partition_log.py open_checked
+            log/partition_logs.py open_checked
               open_log
             log/topic_logs.py publish
 *server/response_sender.py respond

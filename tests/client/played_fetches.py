@@ -14,7 +14,7 @@ from pylog.client.consumer import fetcher
 from pylog.client.consumer.fetch_buffer import FetchBuffer
 from pylog.client.consumer.fetcher import Fetcher
 from pylog.client.consumer.subscription_state import Subscription
-from pylog.client.network import cluster as clusters
+from pylog.client.network import cluster
 from pylog.client.network.connection import BufferPool, Frame
 from pylog.protocol import api, codec, messages
 from tests.client.played_consumer import picture
@@ -48,8 +48,8 @@ class World:
     # The parts of Cluster and Connection that the fetcher uses.
 
     def backoff(self):
-        return clusters.Backoff(self.settings.seconds("retry.backoff.ms"),
-                                self.settings.seconds("retry.backoff.max.ms"))
+        return cluster.Backoff(self.settings.seconds("retry.backoff.ms"),
+                               self.settings.seconds("retry.backoff.max.ms"))
 
     async def connection(self, node, channel):
         self.connections.append((node, channel))

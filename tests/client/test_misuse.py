@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition, scan
-from pylog.client.admin import admin as administration
+from pylog.client.admin import admin
 from pylog.client.config.durations import rounded
 from pylog.client.errors import AuthenticationError, KafkaTimeoutError, SerializationError
 from tests.client.support import new_name, new_topic
@@ -62,7 +62,7 @@ def test_invalid_partition_is_reported(brokerd):
 
 PLURAL = {
     (name, argument.name): inspect.signature(method)
-    for name, method in inspect.getmembers(administration.Admin, inspect.iscoroutinefunction)
+    for name, method in inspect.getmembers(admin.Admin, inspect.iscoroutinefunction)
     if not name.startswith("_") for argument in inspect.signature(method).parameters.values()
     if "Iterable" in str(argument.annotation)
     and not str(argument.annotation).startswith("Mapping")}
@@ -79,7 +79,7 @@ def test_admin_calls_reject_a_str_as_a_collection(call, given):
     arguments = {argument.name: object() for argument in PLURAL[call].parameters.values()
                  if argument.default is argument.empty and argument.name != "self"}
     with pytest.raises(TypeError, match=f"{plural} takes a list, not b?'abc'"):
-        asyncio.run(getattr(administration.Admin(bootstrap_servers="localhost:1"), name)(
+        asyncio.run(getattr(admin.Admin(bootstrap_servers="localhost:1"), name)(
             **{**arguments, plural: given}))
 
 

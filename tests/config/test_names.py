@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pylog.client.config import aliases
-from pylog.client.config import settings as client
+from pylog.client.config import settings
 from pylog.config import catalogue, groups
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,7 +16,7 @@ DOCS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md",
 KNOWN = {*catalogue.broker_names(), *catalogue.rate_names(), *catalogue.topic_names(),
          *groups.names(),
          *groups.subscription_names(), *catalogue.REMOVED, *catalogue.PLUGIN,
-         *client.ROWS}
+         *settings.ROWS}
 # Settings of other clients: their name parts do not identify our settings.
 THEIRS = {*aliases.ALIASES, *aliases.UNITS, *aliases.WITHOUT_EFFECT}
 # Names that end like a setting, with their meaning.

@@ -6,7 +6,7 @@ import struct
 import crc32c
 import pytest
 
-from pylog._native.log import compaction as cleaner
+from pylog._native.log import compaction
 from pylog._native.log import log, replica_move
 from pylog._native.records import batch
 from pylog.log.replica_moves import directory_name
@@ -42,8 +42,9 @@ def keyed(one, key, size=300):
 
 
 def clean(one):
-    one_pass = cleaner.CleaningPass(one, cleaner.OffsetMap(1 << 16), now_ms=NOW, first_dirty=0,
-                                    delete_retention_ms=1 << 40, segment_bytes=1_000)
+    one_pass = compaction.CleaningPass(one, compaction.OffsetMap(1 << 16), now_ms=NOW,
+                                       first_dirty=0,
+                                       delete_retention_ms=1 << 40, segment_bytes=1_000)
     try:
         while one_pass.step(1 << 20):
             pass

@@ -7,7 +7,7 @@ import pytest
 
 from pylog._native.log import compaction, log
 from pylog._native.records import batch
-from pylog.log import partition_log
+from pylog.log import partition_logs
 from tests.durability.simulated import FAIL_ONCE, FULL, NOTHING, SimulatedDisk
 from tests.durability.test_log_cuts import COMPACTED, CONFIG, clean, cut, keyed, opened
 from tests.durability.transactions import ABORT, COMMIT, marker
@@ -125,7 +125,7 @@ def test_an_open_transaction_is_open_after_a_clean_stop(disk):
     one = opened(disk)
     write(one, 1)
     one.settle(NOW)
-    checkpoint = partition_log.at_rest(one)
+    checkpoint = partition_logs.at_rest(one)
     assert checkpoint.log_end_offset < 0 and checkpoint.recovery_point == 1
     one.release()
     assert opened(disk, recovery_point=1).last_stable_offset == 0

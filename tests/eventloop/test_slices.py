@@ -6,7 +6,7 @@ import pytest
 
 from pylog.eventloop.slices import STEPS_PER_SLICE, in_slices
 from pylog.metadata.controller.partitions import elections
-from pylog.metadata.controller.partitions import topics as decisions
+from pylog.metadata.controller.partitions import topics
 from pylog.metadata.controller.partitions.partition_change import PREFERRED
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
@@ -38,13 +38,13 @@ class Turns:
 
 def counted(monkeypatch, name):
     """Counts the calls of a decision function per iteration of the loop."""
-    turns, function = Turns(), getattr(decisions, name)
+    turns, function = Turns(), getattr(topics, name)
 
     def counting(*args):
         turns.done()
         return function(*args)
 
-    monkeypatch.setattr(decisions, name, counting)
+    monkeypatch.setattr(topics, name, counting)
     return turns
 
 

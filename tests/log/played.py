@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 from pylog._native.log.log import LogError
 from pylog.config import Settings
-from pylog.log import manager, partition_log, recovery
+from pylog.log import manager, partition_logs, recovery
 from pylog.log.manager import LogManager
-from pylog.log.partition_log import Checkpoint, Role
+from pylog.log.partition_logs import Checkpoint, Role
 from pylog.protocol.errors import ErrorCode
 
 LEADS = Role(True, 3, 1)
@@ -137,11 +137,11 @@ class World:
         self.logs.disks.loads = [0] * disks
         # Moves advance when the test requests it.
         self.logs.moves._thread = SimpleNamespace(is_alive=lambda: True, join=lambda: None)
-        monkeypatch.setattr(partition_log, "open_log", self._open_log)
+        monkeypatch.setattr(partition_logs, "open_log", self._open_log)
         monkeypatch.setattr(manager, "Log", SimpleNamespace(open=self._open_target))
         monkeypatch.setattr(manager, "finish", lambda move, now_ms: None)
-        monkeypatch.setattr(recovery.damages, "take", lambda disk: ())
-        monkeypatch.setattr(recovery.damages, "stop_recovery", lambda disk: None)
+        monkeypatch.setattr(recovery.damage_report, "take", lambda disk: ())
+        monkeypatch.setattr(recovery.damage_report, "stop_recovery", lambda disk: None)
 
     def _open_log(self, disk, topic, partition, id_, config, known, trusted, now_ms):
         if (topic, partition) in self.refusals:
@@ -152,7 +152,7 @@ class World:
         return made
 
     def _open_target(self, disk, topic, partition, id_, config, **known):
-        made = Log(disk, topic, partition, partition_log.NOTHING_KNOWN)
+        made = Log(disk, topic, partition, partition_logs.NOTHING_KNOWN)
         made.id, made.config, made.known = id_, config, known
         return made
 
@@ -173,4 +173,4 @@ class World:
 
     def rows(self, name, place=0):
         """Return the rows of one of Kafka's checkpoint files."""
-        return partition_log.files.read_offsets(os.path.join(self.paths[place], name))
+        return partition_logs.checkpoint_files.read_offsets(os.path.join(self.paths[place], name))

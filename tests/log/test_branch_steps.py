@@ -8,7 +8,7 @@ import pytest
 
 from pylog._native.log.log import CorruptLog, LogError
 from pylog._native.records import batch
-from pylog.log import topic_branches as branches
+from pylog.log import topic_branches
 from pylog.log.errors import StartError
 from pylog.log.topic_branches import Part
 from pylog.protocol.errors import ErrorCode
@@ -28,9 +28,9 @@ def failure():
 @pytest.mark.parametrize(("length", "left"), [(1, 1), (214, 214), (215, 214), (249, 214)])
 def test_the_name_before_publication_fits_into_a_file_system(length, left):
     """255 bytes: "-0.", 32 digits and "-stray" take 41."""
-    name = branches._directory("x" * length, 0, ID)
+    name = topic_branches._directory("x" * length, 0, ID)
     assert name == "x" * left + f"-0.{ID.hex()}-stray" and len(name) <= 255
-    assert branches.STRAY.fullmatch(name).groups() == ("x" * left, "0", ID.hex())
+    assert topic_branches.STRAY.fullmatch(name).groups() == ("x" * left, "0", ID.hex())
 
 
 @pytest.fixture
@@ -50,20 +50,21 @@ def test_a_published_branch_has_its_partitions_name_and_no_mark_and_that_is_on_d
     second.mkdir()
     (second / "branch").touch()
     synced = []
-    monkeypatch.setattr(branches, "sync_directory",
+    monkeypatch.setattr(topic_branches, "sync_directory",
                         lambda path: synced.append((path, sorted(os.listdir(path)))))
-    branches.publish("t", [part(root), part(root, second.name)])
+    topic_branches.publish("t", [part(root), part(root, second.name)])
     assert synced == [(str(root), ["t-0", "t-1"])]
     assert os.listdir(root / "t-0") == os.listdir(root / "t-1") == []
 
 
 def test_discarded_branch_is_removed_even_if_it_cannot_be_renamed(root, monkeypatch):
     doomed = []
-    remove = branches.remove_tree
-    monkeypatch.setattr(branches, "remove_tree", lambda path: doomed.append(path) or remove(path))
-    branches.discard([part(root)])
+    remove = topic_branches.remove_tree
+    monkeypatch.setattr(topic_branches, "remove_tree",
+                        lambda path: doomed.append(path) or remove(path))
+    topic_branches.discard([part(root)])
     assert os.listdir(root) == [] and doomed == [str(root / DELETE)]
-    branches.discard([part(root)])
+    topic_branches.discard([part(root)])
     assert doomed[1:] == [str(root / STRAY)]
 
 
@@ -89,30 +90,30 @@ def test_branch_of_an_existing_topic_becomes_its_partition(root, marked):
     if not marked:
         os.unlink(root / STRAY / "branch")
     places = {"u-0": 0}
-    assert branches.take_left_over(Disks(root, STRAY), {ID: "t"}, places) == []
+    assert topic_branches.take_left_over(Disks(root, STRAY), {ID: "t"}, places) == []
     assert places == {"u-0": 0, "t-0": 0} and os.listdir(root / "t-0") == []
 
 
 def test_shortened_branch_directory_gets_the_full_topic_name(root):
     places = {}
-    branches.take_left_over(Disks(root, STRAY), {ID: "t" * 249}, places)
+    topic_branches.take_left_over(Disks(root, STRAY), {ID: "t" * 249}, places)
     assert places == {"t" * 249 + "-0": 0} and os.listdir(root) == ["t" * 249 + "-0"]
 
 
 def test_partition_is_missing_if_its_disk_rejects_the_name(root):
     disks, places = Disks(root, STRAY), {}
     disks.refuses = True
-    assert branches.take_left_over(disks, {ID: "t"}, places) == [] and places == {}
+    assert topic_branches.take_left_over(disks, {ID: "t"}, places) == [] and places == {}
     disks.refuses = StartError("planted")
     with pytest.raises(StartError):
-        branches.take_left_over(disks, {ID: "t"}, places)
+        topic_branches.take_left_over(disks, {ID: "t"}, places)
 
 
 @pytest.mark.parametrize(("names", "places"), [
     ({}, {}), ({OTHER: "t"}, {}), ({ID: "t"}, {"t-0": 0})])
 def test_branch_without_a_topic_or_with_an_existing_partition_must_be_removed(root, names, places):
     before = dict(places)
-    assert branches.take_left_over(Disks(root, STRAY), names, places) == [str(root / DELETE)]
+    assert topic_branches.take_left_over(Disks(root, STRAY), names, places) == [str(root / DELETE)]
     assert os.listdir(root) == [DELETE] and places == before
 
 
@@ -123,7 +124,7 @@ def test_unmarked_stray_directory_is_foreign_unless_empty(
     os.unlink(root / STRAY / "branch")
     for name in content:
         (root / STRAY / name).touch()
-    left = branches.take_left_over(Disks(root, STRAY), {}, {})
+    left = topic_branches.take_left_over(Disks(root, STRAY), {}, {})
     assert left == [str(root / DELETE)] * removed
     assert os.listdir(root) == [DELETE if removed else STRAY]
 
@@ -133,14 +134,14 @@ def test_unmarked_stray_directory_is_foreign_unless_empty(
     f"t-\u0663.{ID.hex()}-stray"])
 def test_other_names_are_ignored(root, name):
     (root / name).mkdir(exist_ok=True)
-    assert branches.take_left_over(Disks(root, name), {ID: "t"}, {}) == []
+    assert topic_branches.take_left_over(Disks(root, name), {ID: "t"}, {}) == []
     assert (root / name).exists()
 
 
 def test_regular_file_with_a_branch_name_is_ignored(root):
     name = STRAY.replace("t-0", "t-5")
     (root / name).touch()
-    assert branches.take_left_over(Disks(root, name), {ID: "t"}, {}) == []
+    assert topic_branches.take_left_over(Disks(root, name), {ID: "t"}, {}) == []
     assert (root / name).exists()
 
 
@@ -174,7 +175,8 @@ def source(root):
 def link(source, root, end=20):
     path = root / "branch-of-it"
     path.mkdir(exist_ok=True)
-    return branches._link(source, str(source.folder), str(path), end), sorted(os.listdir(path))
+    linked = topic_branches._link(source, str(source.folder), str(path), end)
+    return linked, sorted(os.listdir(path))
 
 
 @pytest.mark.parametrize(("end", "bases"), [
@@ -221,10 +223,10 @@ def test_producer_snapshot_deleted_during_linking_is_detected(source, root, monk
     (source.folder / f"{20:020d}.snapshot").write_text("old")
     listed = os.listdir(source.folder)
     os.unlink(source.folder / f"{20:020d}.snapshot")
-    monkeypatch.setattr(branches.os, "listdir", lambda path: listed)
+    monkeypatch.setattr(topic_branches.os, "listdir", lambda path: listed)
     path = root / "branch-of-it"
     path.mkdir()
-    assert branches._link(source, str(source.folder), str(path), 100) is False
+    assert topic_branches._link(source, str(source.folder), str(path), 100) is False
 
 
 def test_replaced_segments_are_detected(source, root):
@@ -281,7 +283,7 @@ def cut_off(end, data=None, bases=(0, 10), start=0, read=None):
             raise read
         return data
 
-    branches._end_before(
+    topic_branches._end_before(
         target, SimpleNamespace(start_offset=start, read=read_one), end, TIME)
     return target, asked
 
@@ -313,13 +315,13 @@ def test_branch_keeps_records_of_the_last_batch_below_its_end(end):
 
 def test_compaction_gaps_and_sequences_are_kept(monkeypatch):
     records = batch.records
-    monkeypatch.setattr(branches.batch, "records", lambda data: [
+    monkeypatch.setattr(topic_branches.batch, "records", lambda data: [
         row for row in records(data) if row[0] != 11])
     target = Target(15, (0, 10))
     target.append_as_follower = lambda data, now_ms: target.appended.append(
         (next(iter(batch.walk(data)))[1], [row[0] for row in records(data)]))
     data = batch_at(10, producer_id=9, producer_epoch=3, base_sequence=2**31 - 2)
-    branches._end_before(
+    topic_branches._end_before(
         target, SimpleNamespace(start_offset=0, read=lambda *_, **__: data), 14, TIME)
     assert [(head.base_sequence, found) for head, found in target.appended] == [
         (2**31 - 2, [10]), (0, [12, 13])]
@@ -349,7 +351,8 @@ def test_branch_ends_before_damage():
 @pytest.mark.parametrize(("offsets", "runs"), [
     ([], []), ([4], [[4]]), ([4, 5, 6], [[4, 5, 6]]), ([4, 6, 7, 9], [[4], [6, 7], [9]])])
 def test_runs_have_no_gaps(offsets, runs):
-    assert [[row[0] for row in run] for run in branches._runs([(at,) for at in offsets])] == runs
+    found = topic_branches._runs([(at,) for at in offsets])
+    assert [[row[0] for row in run] for run in found] == runs
 
 
 def producer(number, first, epoch=2, coordinator_epoch=6):
@@ -360,7 +363,7 @@ def test_open_transactions_are_aborted_in_the_order_in_which_they_began():
     target = Target(15)
     target.producers = lambda now_ms: bytes(10) + producer(1, 8) + producer(2, -1) + producer(
         3, 0, epoch=5, coordinator_epoch=-1)
-    branches._abort_open(target, 7, TIME)
+    topic_branches._abort_open(target, 7, TIME)
     assert [(head.producer_id, head.producer_epoch, head.base_offset, head.leader_epoch,
              head.attributes) for head, _ in target.appended] == [
         (3, 5, 15, 7, 48), (1, 2, 16, 7, 48)]

@@ -10,7 +10,7 @@ import pytest
 
 from pylog._native.records import batch
 from pylog.log import recovery
-from pylog.log.partition_log import Role
+from pylog.log.partition_logs import Role
 from pylog.log.recovery import Recovery
 from pylog.metadata.controller.partitions.topic_branches import AT_OFFSET
 from tests.log.test_manager import append as append_any

@@ -258,7 +258,7 @@ def test_bytes_of_a_pass_count_once_for_the_throttle(node, monkeypatch):
 @pytest.mark.parametrize("first_ms, is_late", [(-1, False), (0, True), (4_999, True),
                                                (5_000, False)])
 def test_log_dirty_longer_than_the_maximum_lag_is_due(node, monkeypatch, first_ms, is_late):
-    monkeypatch.setattr(cleaner.cleaner, "look", lambda *_, **__: (99, 1, 0, 5, first_ms))
+    monkeypatch.setattr(cleaner.compaction, "look", lambda *_, **__: (99, 1, 0, 5, first_ms))
     candidate = cleaner.Candidate(*[None] * len(cleaner.Candidate._fields))._replace(config={
         "min.compaction.lag.ms": 0, "max.compaction.lag.ms": 1000,
         "min.cleanable.dirty.ratio": 0.5})

@@ -51,7 +51,7 @@ class World:
         self.paths = [str(tmp_path)]
         self.one = Cleaner(self.settings, lambda: self.now, self, lambda: list(self.candidates))
         self.waits = self.one._stopping = Waits(self)
-        monkeypatch.setattr(cleaner.cleaner, "look", self.look)
+        monkeypatch.setattr(cleaner.compaction, "look", self.look)
 
     # The interface of Directories.
 
@@ -170,7 +170,7 @@ def test_cleaning_is_retried_ten_seconds_after_a_full_disk(world, passed_ms, due
     assert (world.chosen() == "t") == due
 
 
-@pytest.mark.parametrize("error", [cleaner.cleaner.Interrupted("moved"), None])
+@pytest.mark.parametrize("error", [cleaner.compaction.Interrupted("moved"), None])
 def test_cancelled_cleaning_is_not_a_failure(world, monkeypatch, error):
     def clean(choice):
         if error is not None:
@@ -196,8 +196,8 @@ def test_of_two_directories_that_know_a_partition_the_later_offset_counts(monkey
     world = World(monkeypatch, tmp_path)
     world.paths = [str(tmp_path / name) for name in "abc"]
     for path, rows in zip(world.paths, ([("t", 0, 5)], [("t", 0, 9), ("u", 1, 1)], [("t", 0, 7)])):
-        cleaner.files.make_directory(path)
-        cleaner.files.write_offsets(f"{path}/{cleaner.CHECKPOINT}", rows)
+        cleaner.checkpoint_files.make_directory(path)
+        cleaner.checkpoint_files.write_offsets(f"{path}/{cleaner.CHECKPOINT}", rows)
     assert world.one._load() == {("t", 0): 9, ("u", 1): 1}
 
 
@@ -218,7 +218,8 @@ def test_cleaned_offset_is_written_per_directory_and_counted(world, tmp_path):
             "records_kept": 4, "segments_before": 2, "segments_after": 1, "bytes_damaged": 0}
     world.one._note(candidate, done, 5)
     world.one._note(candidate, {**done, "end_offset": 9}, 5)
-    assert cleaner.files.read_offsets(str(tmp_path / cleaner.CHECKPOINT)) == {("t", 0): 9}
+    assert cleaner.checkpoint_files.read_offsets(str(tmp_path / cleaner.CHECKPOINT)) == {("t",
+                                                                                          0): 9}
     assert world.one.stats() == {
         "passes": 2, "bytes_read": 2, "bytes_written": 4, "records_read": 6, "records_kept": 8,
         "failures": 0, "at_work": 0, "uncleanable": 0}
@@ -240,7 +241,7 @@ def test_key_map_size_is_limited_by_its_keys(world, load_factor, slots):
     """One slot stays free, so that probing ends."""
     world.settings["log.cleaner.io.buffer.load.factor"] = load_factor
     size, _ = world.one._map_size(Choice(None, 5, 10_005, 0, 0))
-    assert size == slots * cleaner.cleaner.SLOT_BYTES > cleaner.MAP_BYTES_MIN
+    assert size == slots * cleaner.compaction.SLOT_BYTES > cleaner.MAP_BYTES_MIN
 
 
 @pytest.mark.parametrize(("records", "threads", "buffer", "slots"), [
@@ -251,10 +252,10 @@ def test_map_size_is_limited_by_dirty_records_and_the_threads_share(
     world.settings |= {"log.cleaner.threads": threads, "log.cleaner.dedupe.buffer.size": buffer}
     size, load_factor = world.one._map_size(Choice(None, 10, 10 + records, 0, 0))
     expected = {None: cleaner.MAP_BYTES_MIN, 0: 4_800_000}.get(
-        slots, (slots or 0) * cleaner.cleaner.SLOT_BYTES)
+        slots, (slots or 0) * cleaner.compaction.SLOT_BYTES)
     assert load_factor == 0.9 and size == pytest.approx(expected, abs=2 * 48)
     if slots is not None and slots > 0:
-        assert size // cleaner.cleaner.SLOT_BYTES * load_factor >= records
+        assert size // cleaner.compaction.SLOT_BYTES * load_factor >= records
 
 
 @pytest.mark.parametrize(("given", "used"), [
@@ -405,7 +406,7 @@ class Pass:
     ({}, 99), ({"internal_segment_bytes": 5}, 5), ({"internal_segment_bytes": None}, 99)])
 def test_cleaning_uses_the_topics_settings(world, monkeypatch, more, segment_bytes):
     one_pass = Pass(1)
-    monkeypatch.setattr(cleaner.cleaner, "CleaningPass", one_pass)
+    monkeypatch.setattr(cleaner.compaction, "CleaningPass", one_pass)
     world.one._clean(Choice(world.add("t", **more), 3, 9, 1, 1.0))
     assert one_pass.given == {"now_ms": 10 * DAY_MS, "first_dirty": 3, "delete_retention_ms": 7,
                               "min_compaction_lag_ms": 0, "segment_bytes": segment_bytes}
@@ -413,7 +414,7 @@ def test_cleaning_uses_the_topics_settings(world, monkeypatch, more, segment_byt
 
 
 def test_each_byte_of_a_pass_counts_once_against_the_limit(world, monkeypatch):
-    monkeypatch.setattr(cleaner.cleaner, "CleaningPass", Pass(3))
+    monkeypatch.setattr(cleaner.compaction, "CleaningPass", Pass(3))
     held = []
     monkeypatch.setattr(world.one, "_hold_back", held.append)
     world.one._clean(Choice(world.add("t"), 0, 9, 1, 1.0))
@@ -422,7 +423,7 @@ def test_each_byte_of_a_pass_counts_once_against_the_limit(world, monkeypatch):
 
 def test_a_pass_that_a_stop_cut_short_changes_nothing(world, monkeypatch):
     one_pass = Pass(9)
-    monkeypatch.setattr(cleaner.cleaner, "CleaningPass", one_pass)
+    monkeypatch.setattr(cleaner.compaction, "CleaningPass", one_pass)
     world.settings["log.cleaner.io.max.bytes.per.second"] = 0
     world.stop_after = 2
     world.one._clean(Choice(world.add("t"), 0, 9, 1, 1.0))

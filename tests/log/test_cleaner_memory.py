@@ -9,7 +9,7 @@ import pytest
 
 from pylog._native.log.log import LogError
 from pylog.log import cleaner
-from pylog.log.cleaner import CHECKPOINT, files
+from pylog.log.cleaner import CHECKPOINT, checkpoint_files
 from pylog.protocol.errors import ErrorCode
 from tests.log.test_cleaner_choices import World
 
@@ -22,12 +22,12 @@ def world(monkeypatch, tmp_path):
     made = World(monkeypatch, tmp_path)
     made.paths = [str(tmp_path / name) for name in "ab"]
     for path in made.paths:
-        files.make_directory(path)
+        checkpoint_files.make_directory(path)
     return made
 
 
 def rows(world, place=0):
-    return files.read_offsets(os.path.join(world.paths[place], CHECKPOINT))
+    return checkpoint_files.read_offsets(os.path.join(world.paths[place], CHECKPOINT))
 
 
 def clean(world, topic, partition=0, place=0, end=8):
@@ -58,7 +58,8 @@ def test_a_deleted_topic_that_was_never_clean_writes_nothing(world):
 
 
 def test_clean_offsets_of_a_deleted_topic_from_an_earlier_start_are_removed(world):
-    files.write_offsets(os.path.join(world.paths[0], CHECKPOINT), [("t", 0, 7), ("u", 0, 6)])
+    checkpoint_files.write_offsets(os.path.join(world.paths[0], CHECKPOINT),
+                                   [("t", 0, 7), ("u", 0, 6)])
     world.add("u")
     world.one.forget("t")
     assert rows(world) == {("u", 0): 6}
@@ -69,7 +70,7 @@ def refused(monkeypatch):
     def write_offsets(path, offsets):
         raise OSError(errno.ENOSPC, "no space", path)
 
-    monkeypatch.setattr(files, "write_offsets", write_offsets)
+    monkeypatch.setattr(checkpoint_files, "write_offsets", write_offsets)
 
 
 def test_cleaner_checkpoint_that_cannot_be_rewritten_is_removed(world, refused):
@@ -92,7 +93,7 @@ def test_checkpoint_that_cannot_be_written_or_removed_is_logged(world, refused, 
 
 def test_unreadable_cleaner_checkpoint_makes_its_directory_dirty(world):
     os.mkdir(os.path.join(world.paths[0], CHECKPOINT))
-    files.write_offsets(os.path.join(world.paths[1], CHECKPOINT), [("t", 0, 7)])
+    checkpoint_files.write_offsets(os.path.join(world.paths[1], CHECKPOINT), [("t", 0, 7)])
     assert world.one._load() == {("t", 0): 7}
 
 
@@ -107,11 +108,11 @@ def test_checkpoints_are_read_once(world):
 
 
 def test_next_check_starts_at_the_clean_offset(world, monkeypatch):
-    files.write_offsets(os.path.join(world.paths[0], CHECKPOINT), [("t", 0, 7)])
+    checkpoint_files.write_offsets(os.path.join(world.paths[0], CHECKPOINT), [("t", 0, 7)])
     world.add("t", min_compaction_lag_ms=33)
     world.add("t", partition=1)
     asked = []
-    monkeypatch.setattr(cleaner.cleaner, "look", lambda log, **given: asked.append(
+    monkeypatch.setattr(cleaner.compaction, "look", lambda log, **given: asked.append(
         (given["first_dirty"], given["min_compaction_lag_ms"])) or (1, 0, 0, 0, 0))
     assert not world.one.clean_next()
     assert asked == [(7, 33), (0, 0)]
@@ -136,7 +137,7 @@ def test_pass_is_logged_with_its_duration_and_findings(world, monkeypatch, caplo
         return SimpleNamespace(step=step, close=lambda: None,
                                figures=lambda: {**DONE, "bytes_mapped": 0})
 
-    monkeypatch.setattr(cleaner.cleaner, "CleaningPass", one_pass)
+    monkeypatch.setattr(cleaner.compaction, "CleaningPass", one_pass)
     with caplog.at_level("INFO"):
         world.one._clean(cleaner.Choice(candidate, 3, 9, 1, 1.0))
     line, = caplog.records

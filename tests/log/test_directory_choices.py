@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from pylog.log import checkpoint_files as checkpoints
-from pylog.log import log_directories, partition_log
+from pylog.log import checkpoint_files
+from pylog.log import log_directories, partition_logs
 from pylog.log.log_directories import Directories
-from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint, Role
+from pylog.log.partition_logs import NOTHING_KNOWN, Checkpoint, Role
 
 GIB = 1 << 30
 
@@ -120,7 +120,7 @@ def test_missing_directory_does_not_fail():
 def marked(tmp_path):
     paths = [str(tmp_path / name) for name in "abc"]
     for path in paths:
-        checkpoints.make_directory(path)
+        checkpoint_files.make_directory(path)
     return disks(Native(), Native(), Native(), paths=paths)
 
 
@@ -130,7 +130,7 @@ def test_a_mark_is_trusted_once_and_only_as_it_was_written(marked):
     stored[1] = [0, 0]
     assert marked.take_clean_marks(stored) == {0}
     assert marked.take_clean_marks(stored) == frozenset()
-    assert [checkpoints.clean_mark(path) for path in marked.paths] == [()] * 3
+    assert [checkpoint_files.clean_mark(path) for path in marked.paths] == [()] * 3
 
 
 def test_a_directory_that_was_added_since_has_no_mark_to_trust(marked):
@@ -143,14 +143,14 @@ def test_without_a_mark_nothing_is_trusted_also_when_none_is_stored(marked):
 
 
 def test_failed_clean_stop_mark_affects_only_its_directory(marked, monkeypatch):
-    write = checkpoints.write_clean_mark
+    write = checkpoint_files.write_clean_mark
 
     def refuse(path, epoch):
         if path == marked.paths[1]:
             raise OSError(errno.EIO, "planted")
         return write(path, epoch)
 
-    monkeypatch.setattr(checkpoints, "write_clean_mark", refuse)
+    monkeypatch.setattr(checkpoint_files, "write_clean_mark", refuse)
     stored = marked.write_clean_marks([0, 1, 2], 5)
     assert stored[1] == [] and marked.natives[1].errors == [errno.EIO]
     assert marked.take_clean_marks(stored) == {0, 2}
@@ -250,15 +250,15 @@ def test_low_descriptor_limit_is_logged(monkeypatch, caplog, descriptors, told):
 def test_of_two_checkpoints_the_lower_recovery_point_and_the_higher_rest_count():
     stored, hinted = Checkpoint(5, 3, 9, 20, 1, b"x"), Checkpoint(7, 2, 8, 30, 2, b"y")
     merged = NOTHING_KNOWN._replace(recovery_point=5, log_start_offset=3, high_watermark=9)
-    assert partition_log.after_crash(stored, hinted) == merged
-    assert partition_log.after_crash(hinted, stored) == merged
-    assert partition_log.after_crash(stored, None) == stored
-    assert partition_log.after_crash(None, hinted) == hinted
-    assert partition_log.after_crash(None, None) == NOTHING_KNOWN == (0, -1, -1, -1, -1, b"")
+    assert partition_logs.after_crash(stored, hinted) == merged
+    assert partition_logs.after_crash(hinted, stored) == merged
+    assert partition_logs.after_crash(stored, None) == stored
+    assert partition_logs.after_crash(None, hinted) == hinted
+    assert partition_logs.after_crash(None, None) == NOTHING_KNOWN == (0, -1, -1, -1, -1, b"")
 
 
 def test_log_of_a_missing_directory_keeps_only_its_start_offset():
-    assert partition_log.without_files(Checkpoint(5, 3, 9, 20, 1, b"x")) == (0, 3, -1, -1, -1, b"")
+    assert partition_logs.without_files(Checkpoint(5, 3, 9, 20, 1, b"x")) == (0, 3, -1, -1, -1, b"")
 
 
 class Log:
@@ -290,21 +290,22 @@ class Log:
     ({"leads": False}, Role(False, 4, 1, True), [("follower", 4, True)])])
 def test_only_changed_roles_are_applied(log, role, expected):
     one = Log(**log)
-    partition_log.assume(one, role)
+    partition_logs.assume(one, role)
     assert one.roles == expected
 
 
 @pytest.mark.parametrize(("transaction", "expected"), [
     (-1, (4, 2, 5, 6, 3, b"s")), (0, (4, 2, 5, -1, -1, b"")), (1, (4, 2, 5, -1, -1, b""))])
 def test_log_with_an_open_transaction_is_not_marked_clean(transaction, expected):
-    assert partition_log.at_rest(Log(open_transaction=transaction)) == expected
+    assert partition_logs.at_rest(Log(open_transaction=transaction)) == expected
 
 
 def test_checkpoint_files_contain_a_row_for_each_known_offset(tmp_path):
     rows = [("t", 0, Checkpoint(0, 0, 0, -1, -1, b"")), ("t", 1, Checkpoint(7, 1, -1, -1, -1, b""))]
-    partition_log.write_checkpoint_files(str(tmp_path), rows)
-    assert [checkpoints.read_offsets(str(tmp_path / name)) for name in (
-        checkpoints.RECOVERY_POINT, checkpoints.HIGH_WATERMARK, checkpoints.LOG_START)] == [
+    partition_logs.write_checkpoint_files(str(tmp_path), rows)
+    assert [checkpoint_files.read_offsets(str(tmp_path / name)) for name in (
+        checkpoint_files.RECOVERY_POINT, checkpoint_files.HIGH_WATERMARK,
+        checkpoint_files.LOG_START)] == [
         {("t", 0): 0, ("t", 1): 7}, {("t", 0): 0}, {("t", 1): 1}]
 
 
@@ -314,5 +315,5 @@ def test_checkpoint_files_contain_a_row_for_each_known_offset(tmp_path):
     ("version 0\n", None), ("version: 0\ntopic_id: \u00e4\n", None)])
 def test_a_topic_id_is_whole_or_none(tmp_path, text, found):
     (tmp_path / "partition.metadata").write_text(text)
-    assert partition_log.topic_id_in(str(tmp_path)) == found
-    assert partition_log.topic_id_in(str(tmp_path / "missing")) is None
+    assert partition_logs.topic_id_in(str(tmp_path)) == found
+    assert partition_logs.topic_id_in(str(tmp_path / "missing")) is None

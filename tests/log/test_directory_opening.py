@@ -84,8 +84,8 @@ def test_closed_directory_can_be_opened_again(world):
 
 def test_only_a_directory_without_an_identity_is_formatted(world, monkeypatch):
     made = []
-    make = log_directories.checkpoints.make_directory
-    monkeypatch.setattr(log_directories.checkpoints, "make_directory",
+    make = log_directories.checkpoint_files.make_directory
+    monkeypatch.setattr(log_directories.checkpoint_files, "make_directory",
                         lambda path: made.append(path) or make(path))
     os.mkdir(world.paths[0])
     open(os.path.join(world.paths[0], IDENTITY), "w").close()
@@ -173,7 +173,7 @@ def test_failed_lock_leaves_no_descriptor_open(
 def test_a_directory_is_renamed_on_disk(world, monkeypatch):
     world.disks.open()
     synced = []
-    monkeypatch.setattr(log_directories.checkpoints, "sync_directory", synced.append)
+    monkeypatch.setattr(log_directories.checkpoint_files, "sync_directory", synced.append)
     os.mkdir(os.path.join(world.paths[1], "t-0"))
     assert world.disks.rename(1, "t-0", "t-1")
     assert synced == [world.paths[1]] and os.path.isdir(os.path.join(world.paths[1], "t-1"))

@@ -8,9 +8,9 @@ import pytest
 from pylog._native.log.log import DISK_FULL, DISK_SYSTEM, Shortage
 from pylog._native.records import batch
 from pylog.config import Settings
-from pylog.log import checkpoint_files, partition_log, topic_branches
+from pylog.log import checkpoint_files, partition_logs, topic_branches
 from pylog.log.log_directories import Directories
-from pylog.log.partition_log import Role
+from pylog.log.partition_logs import Role
 from tests.metadata.node import Node
 
 
@@ -76,7 +76,7 @@ def test_a_partition_that_found_no_descriptor_at_the_start_is_opened_later(tmp_p
     one = node.logs.get("a", 0)
     one.append(batch.build([(b"k", b"v", node.now_ms(), ())]), node.now_ms())
     node.stop()
-    opened, refusals = partition_log.open_log, []
+    opened, refusals = partition_logs.open_log, []
 
     def refused(*arguments):
         if arguments[1] == "a" and not refusals:
@@ -84,7 +84,7 @@ def test_a_partition_that_found_no_descriptor_at_the_start_is_opened_later(tmp_p
             raise Shortage(-110, 56, "descriptors are short")
         return opened(*arguments)
 
-    monkeypatch.setattr(partition_log, "open_log", refused)
+    monkeypatch.setattr(partition_logs, "open_log", refused)
     node = Node(tmp_path)
     assert refusals and node.logs.get("a", 0) is None
     assert node.logs.finish_moves() == ["a"]

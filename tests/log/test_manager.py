@@ -6,7 +6,7 @@ import time
 import pytest
 
 from pylog._native.records import batch
-from pylog.log import checkpoint_files, partition_log
+from pylog.log import checkpoint_files, partition_logs
 from tests.metadata.node import Node
 
 
@@ -111,7 +111,7 @@ def test_retention_runs_when_it_is_due(tmp_path):
 
 def test_producers_expire_at_the_configured_interval(tmp_path, monkeypatch):
     checked = []
-    monkeypatch.setattr(partition_log, "expire_producers",
+    monkeypatch.setattr(partition_logs, "expire_producers",
                         lambda logs, now_ms, is_closing: checked.append(len(list(logs))))
     node = Node(tmp_path, producer_id_expiration_check_interval_ms="5000")
     node.create("a")

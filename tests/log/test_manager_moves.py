@@ -5,9 +5,9 @@ import contextlib
 import pytest
 
 from pylog._native.log.log import LogError
-from pylog.log import checkpoint_files as checkpoints
+from pylog.log import checkpoint_files
 from pylog.log import manager
-from pylog.log import replica_moves as moves
+from pylog.log import replica_moves
 from pylog.replication.truncation import Cut
 from tests.log.played import LEADS, NOW, World, failure, topic_id
 
@@ -115,10 +115,11 @@ def test_the_rows_of_kafkas_files_move_with_the_partition(world):
     world.logs.finish_moves()
     # The copy has its own recovery point; records deleted in the source during the move are deleted
     # in the copy.
-    assert world.rows(checkpoints.RECOVERY_POINT, 1)["t", 0] == 4
-    assert world.rows(checkpoints.LOG_START, 1)["t", 0] == 3
+    assert world.rows(checkpoint_files.RECOVERY_POINT, 1)["t", 0] == 4
+    assert world.rows(checkpoint_files.LOG_START, 1)["t", 0] == 3
     world.logs.upkeep(NOW)
-    assert world.rows(checkpoints.RECOVERY_POINT, 0) == world.rows(checkpoints.LOG_START, 0) == {}
+    assert world.rows(checkpoint_files.RECOVERY_POINT, 0) == {}
+    assert world.rows(checkpoint_files.LOG_START, 0) == {}
 
 
 def test_damaged_copy_is_finished_after_a_checkpoint(
@@ -162,7 +163,7 @@ def test_truncated_log_restarts_its_copy(world, monkeypatch, refused):
     monkeypatch.setattr(world.logs.checkpointer, "cut", cut)
     given = topic_id(), 0, first.source, Cut(3, None), 7
     with pytest.raises(LogError) if refused else contextlib.nullcontext():
-        moves.cut(world.logs, *given)
+        replica_moves.cut(world.logs, *given)
     second = world.logs.moves.find("t", 0)
     assert cuts == [given] and first.target.steps == [("delete", NOW)]
     assert (second.source, second.dir_index, second.ready) == (first.source, 2, False)
@@ -171,6 +172,6 @@ def test_truncated_log_restarts_its_copy(world, monkeypatch, refused):
 def test_copies_of_other_or_untruncated_logs_are_kept(world, monkeypatch):
     move, cuts = ready(world), []
     monkeypatch.setattr(world.logs.checkpointer, "cut", lambda *given: cuts.append(given))
-    moves.cut(world.logs, topic_id(), 0, move.source, Cut(None, None), 7)
-    moves.cut(world.logs, topic_id(), 1, world.logs.get("t", 1), Cut(3, None), 7)
+    replica_moves.cut(world.logs, topic_id(), 0, move.source, Cut(None, None), 7)
+    replica_moves.cut(world.logs, topic_id(), 1, world.logs.get("t", 1), Cut(3, None), 7)
     assert world.logs.moves.all() == [move] and len(cuts) == 2

@@ -5,10 +5,10 @@ import os
 import pytest
 
 from pylog._native.log.log import StorageError
-from pylog.log import checkpoint_files as checkpoints
-from pylog.log import partition_log
-from pylog.log import topic_branches as branches
-from pylog.log.partition_log import NOTHING_KNOWN, Role
+from pylog.log import checkpoint_files
+from pylog.log import partition_logs
+from pylog.log import topic_branches
+from pylog.log.partition_logs import NOTHING_KNOWN, Role
 from tests.log.played import AT_REST, KNOWN, LEADS, NOW, World, failure, topic_id
 
 FOLLOWS = Role(False, 4, 1)
@@ -58,13 +58,15 @@ def branched(two, monkeypatch):
 
     def prepare(sources, name, id_, cut, config, now_ms):
         two.asked = sources, name, id_, cut, now_ms
-        two.parts[:] = [branches.Part(place, "path", KNOWN._replace(recovery_point=index))
+        two.parts[:] = [topic_branches.Part(place, "path", KNOWN._replace(recovery_point=index))
                         for index, (_, place) in enumerate(sources)]
         return list(two.parts)
 
-    monkeypatch.setattr(branches, "prepare", prepare)
-    monkeypatch.setattr(branches, "discard", lambda parts: two.done.append(("discard", parts)))
-    monkeypatch.setattr(branches, "publish", lambda name, parts: two.done.append((name, parts)))
+    monkeypatch.setattr(topic_branches, "prepare", prepare)
+    monkeypatch.setattr(topic_branches, "discard",
+                        lambda parts: two.done.append(("discard", parts)))
+    monkeypatch.setattr(topic_branches, "publish",
+                        lambda name, parts: two.done.append((name, parts)))
     two.opened.clear()
     return two
 
@@ -80,7 +82,7 @@ def test_branch_opens_in_its_sources_directory_with_flushed_data(branched):
     assert two.done == [("t", two.parts)]
     assert two.opened == [(index, "t", index, part.checkpoint, False)
                           for index, part in enumerate(two.parts)]
-    assert two.rows(checkpoints.RECOVERY_POINT, 1) == {("t", 1): 1}
+    assert two.rows(checkpoint_files.RECOVERY_POINT, 1) == {("t", 1): 1}
 
 
 def test_a_branch_of_which_the_store_cannot_know_is_discarded(branched):
@@ -104,7 +106,7 @@ def test_unpublishable_branch_is_left_to_the_next_start(branched, monkeypatch):
     def publish(name, parts):
         raise OSError(5, "planted")
 
-    monkeypatch.setattr(branches, "publish", publish)
+    monkeypatch.setattr(topic_branches, "publish", publish)
     branched.logs.prepare_branch("t", topic_id(2), "source", "cut", {})
     branched.logs.create("t", topic_id(2), [LEADS, LEADS], {})
     assert branched.opened == [] and branched.logs.get("t", 0) is None
@@ -147,7 +149,7 @@ def test_a_deleted_topics_checkpoints_go_from_store_and_files(two):
     two.logs.write_checkpoints()
     two.logs.delete("t")
     two.logs.upkeep(NOW)
-    assert [two.rows(checkpoints.RECOVERY_POINT, place) for place in (0, 1)] == [
+    assert [two.rows(checkpoint_files.RECOVERY_POINT, place) for place in (0, 1)] == [
         {("u", 0): 5}, {("u", 1): 5}]
     two.logs.write_checkpoints()
     assert two.store.saved[-1] == ([], [(topic_id(1), 0), (topic_id(1), 1)])
@@ -199,7 +201,8 @@ def test_dropping_a_partition_keeps_its_topic(two):
     assert gone.steps[-1] == ("delete", NOW) and not two.logs.moves.all()
     assert two.logs.disks.loads == [1, 0] and two.logs._topics.timed == {left}
     two.logs.upkeep(NOW)
-    assert [two.rows(checkpoints.RECOVERY_POINT, place) for place in (0, 1)] == [{("t", 0): 5}, {}]
+    assert [two.rows(checkpoint_files.RECOVERY_POINT, place) for place in (0, 1)] == [
+        {("t", 0): 5}, {}]
     two.logs.write_checkpoints()
     assert two.store.saved[-1] == ([], [(topic_id(1), 1)])
 
@@ -265,13 +268,13 @@ def test_broker_settings_apply_below_topic_settings(world):
 
 
 def test_log_opened_during_a_settings_change_has_the_new_ones(world, monkeypatch):
-    opened = partition_log.open_log
+    opened = partition_logs.open_log
 
     def open_log(*given):
         world.logs.configure("t", {"flush.ms": "5"})
         return opened(*given)
 
-    monkeypatch.setattr(partition_log, "open_log", open_log)
+    monkeypatch.setattr(partition_logs, "open_log", open_log)
     world.logs.create("t", topic_id(1), [LEADS], {})
     one = world.logs.get("t", 0)
     assert [step[1]["flush.ms"] for step in one.steps] == [5] and world.logs._topics.timed == {one}
@@ -300,7 +303,7 @@ def test_a_start_that_moved_is_on_disk_beside_the_log(two):
     two.logs.create("t", topic_id(1), [LEADS, LEADS], {})
     assert two.logs.move_start("t", 1, 7) == 7
     assert two.logs.get("t", 1).steps == [("move_start", 7, NOW)]
-    assert [two.rows(checkpoints.LOG_START, place) for place in (0, 1)] == [{}, {("t", 1): 7}]
+    assert [two.rows(checkpoint_files.LOG_START, place) for place in (0, 1)] == [{}, {("t", 1): 7}]
 
 
 def test_start_offset_change_during_topic_deletion_leaves_no_row(two):
@@ -314,12 +317,12 @@ def test_start_offset_change_during_topic_deletion_leaves_no_row(two):
     one.move_start = move_start
     with pytest.raises(KeyError):
         two.logs.move_start("t", 1, 7)
-    assert two.rows(checkpoints.LOG_START, 1) == {}
+    assert two.rows(checkpoint_files.LOG_START, 1) == {}
 
 
 def test_a_start_that_cannot_be_written_is_an_error_of_the_disk(world):
     world.logs.create("t", topic_id(1), [LEADS], {})
-    os.mkdir(os.path.join(world.paths[0], checkpoints.LOG_START))
+    os.mkdir(os.path.join(world.paths[0], checkpoint_files.LOG_START))
     with pytest.raises(StorageError, match="t-0"):
         world.logs.move_start("t", 0, 7)
     assert world.disks[0].offline

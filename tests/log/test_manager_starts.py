@@ -5,8 +5,8 @@ import os
 import pytest
 
 from pylog._native.log.log import Shortage
-from pylog.log import checkpoint_files as checkpoints, recovery
-from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint, Role
+from pylog.log import checkpoint_files, recovery
+from pylog.log.partition_logs import NOTHING_KNOWN, Checkpoint, Role
 from pylog.log.upkeep import CHECKPOINT_MS
 from tests.log.played import AT_REST, KNOWN, LEADS, NOW, World, failure, topic_id
 
@@ -54,8 +54,8 @@ def test_each_directory_is_trusted_by_itself(two):
 
 def test_after_a_crash_kafkas_files_count_beside_the_store(world):
     world.made_before(0, "t-0", "u-0")
-    for name, offset in ((checkpoints.RECOVERY_POINT, 3), (checkpoints.LOG_START, 8)):
-        checkpoints.write_offsets(os.path.join(world.paths[0], name), [
+    for name, offset in ((checkpoint_files.RECOVERY_POINT, 3), (checkpoint_files.LOG_START, 8)):
+        checkpoint_files.write_offsets(os.path.join(world.paths[0], name), [
             ("t", 0, offset), ("gone", 0, offset)])
     world.start(("t", [LEADS]), ("u", [LEADS]), clean=frozenset(),
                 checkpoints={(topic_id(), 0): KNOWN})
@@ -63,7 +63,7 @@ def test_after_a_crash_kafkas_files_count_beside_the_store(world):
         world.logs._wait_ready(name)
     assert sorted(world.opened) == [(0, "t", 0, Checkpoint(3, 8, 4, -1, -1, b""), False),
                                     (0, "u", 0, NOTHING_KNOWN, False)]
-    assert ("gone", 0) not in world.rows(checkpoints.LOG_START)
+    assert ("gone", 0) not in world.rows(checkpoint_files.LOG_START)
 
 
 @pytest.mark.parametrize(("segments", "trusted"), [(b"", True), (b"segments", False)])
@@ -244,7 +244,7 @@ def test_stop_saves_every_clean_log(two):
     assert two.logs.stopped == {0, 1}
     assert all(two.logs.get("t", index).steps[-1] == ("settle", NOW) for index in (0, 1))
     assert [disk.steps for disk in two.disks] == [["settle"]] * 2
-    assert two.rows(checkpoints.RECOVERY_POINT, 1) == {("t", 1): 0}
+    assert two.rows(checkpoint_files.RECOVERY_POINT, 1) == {("t", 1): 0}
 
 
 @pytest.mark.parametrize("what", ["disk", "log"])
@@ -302,7 +302,7 @@ def test_stop_during_recovery_writes_no_marks_or_files(world):
 
     world.logs._recovery = Unfinished()
     assert world.logs.recovering == 1 and world.logs.close_partitions() == []
-    assert world.logs.stopped == frozenset() and not world.rows(checkpoints.RECOVERY_POINT)
+    assert world.logs.stopped == frozenset() and not world.rows(checkpoint_files.RECOVERY_POINT)
 
 
 def test_no_checkpoint_is_written_during_recovery(world):

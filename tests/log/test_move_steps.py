@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog._native.log.log import LogError
-from pylog.log import replica_moves as moves
+from pylog.log import replica_moves
 from pylog.log.replica_moves import FUTURE, STEP_BYTES, Move, Moves, directory_name, furthest
 from pylog.protocol.errors import ErrorCode
 
@@ -64,7 +64,7 @@ class World:
         self.moves = Moves(lambda: 77, lambda: self.rate)
         self.moves._stopping = self
         self.moves._thread = SimpleNamespace(is_alive=lambda: True, join=lambda: None)
-        monkeypatch.setattr(moves.moves, "copy", self.copy)
+        monkeypatch.setattr(replica_moves.replica_move, "copy", self.copy)
 
     def copy(self, source, target, count, now_ms):
         assert (count, now_ms) == (STEP_BYTES, 77)
@@ -277,14 +277,15 @@ def test_lag_is_the_missing_part_of_the_copy_and_never_negative(source, target, 
 def hand_over(monkeypatch):
     """Return a move with a complete copy, and the list of its renames."""
     move, renamed = Move("t", 4, 1, Log(9), Log(9)), []
-    monkeypatch.setattr(moves.moves, "hand_over", lambda *_: 6)
-    monkeypatch.setattr(moves.moves, "rename", lambda log, name: renamed.append((log, name)))
+    monkeypatch.setattr(replica_moves.replica_move, "hand_over", lambda *_: 6)
+    monkeypatch.setattr(replica_moves.replica_move, "rename",
+                        lambda log, name: renamed.append((log, name)))
     return move, renamed
 
 
 def test_copy_is_renamed_after_the_source_and_takes_leadership(hand_over):
     move, renamed = hand_over
-    moves.finish(move, 77)
+    replica_moves.finish(move, 77)
     assert [log for log, _ in renamed] == [move.source, move.target]
     assert re.fullmatch(r"t-4\.[0-9a-f]{32}-delete", renamed[0][1]) and renamed[1][1] == "t-4"
     assert move.target.steps == [("become_leader", 3, 2)]
@@ -294,7 +295,7 @@ def test_copy_is_renamed_after_the_source_and_takes_leadership(hand_over):
 def test_copy_of_a_follower_keeps_following_in_any_fetcher_state(hand_over):
     move, renamed = hand_over
     move.source.is_leader, move.source.end_offset = False, 12
-    moves.finish(move, 77)
+    replica_moves.finish(move, 77)
     assert len(renamed) == 2 and move.has_left
     assert move.target.steps == [("become_follower", 3)]
 
@@ -308,9 +309,9 @@ def test_a_log_that_follows_and_cannot_leave_its_name_follows_on(monkeypatch, ha
         if len(renamed) == 1:
             raise failure()
 
-    monkeypatch.setattr(moves.moves, "rename", rename)
+    monkeypatch.setattr(replica_moves.replica_move, "rename", rename)
     with pytest.raises(LogError):
-        moves.finish(move, 77)
+        replica_moves.finish(move, 77)
     assert not move.has_left and not move.target.steps
     assert move.source.steps == [("flush",), ("become_follower", 3)]
 
@@ -321,14 +322,14 @@ def test_records_deleted_during_a_move_stay_deleted(hand_over, start, steps):
     move, _ = hand_over
     move.source.start_offset, move.target.start_offset = start, 4
     move.source.high_watermark = 8
-    moves.finish(move, 77)
+    replica_moves.finish(move, 77)
     assert move.target.steps[1:] == steps and move.target.high_watermark == 8
 
 
 def test_a_flush_that_fails_on_the_old_disk_does_not_hold_the_move_up(hand_over):
     move, renamed = hand_over
     move.source.refuses = {"flush"}
-    moves.finish(move, 77)
+    replica_moves.finish(move, 77)
     assert len(renamed) == 2
 
 
@@ -342,9 +343,9 @@ def test_a_source_that_cannot_leave_its_name_leads_on(monkeypatch, hand_over, al
         if len(tried) == 1 or also_back:
             raise failure()
 
-    monkeypatch.setattr(moves.moves, "rename", rename)
+    monkeypatch.setattr(replica_moves.replica_move, "rename", rename)
     with pytest.raises(LogError):
-        moves.finish(move, 77)
+        replica_moves.finish(move, 77)
     assert [log for log, _ in tried] == [move.source] * 2 and tried[1][1] == "t-4"
     assert move.source.steps[-1] == ("become_leader", 3, 2) and not move.target.steps
 
@@ -360,14 +361,14 @@ def test_failed_rename_leaves_one_serving_directory(
         if len(tried) == 2 or (len(tried) == 3 and source_too):
             raise failure()
 
-    monkeypatch.setattr(moves.moves, "rename", rename)
+    monkeypatch.setattr(replica_moves.replica_move, "rename", rename)
     if source_too:
-        moves.finish(move, 77)
+        replica_moves.finish(move, 77)
         assert move.has_left and move.target.steps == [("become_leader", 3, 2)]
         assert "keeps the directory of its copy" in caplog.text
     else:
         with pytest.raises(LogError):
-            moves.finish(move, 77)
+            replica_moves.finish(move, 77)
         assert not move.has_left and move.target.steps == []
         assert move.source.steps[-1] == ("become_leader", 3, 2)
     assert tried[1:] == [(move.target, "t-4"), (move.source, "t-4")]
@@ -384,9 +385,9 @@ def test_copy_on_a_failed_disk_does_not_keep_the_partitions_name(monkeypatch, ha
             log.offline = True
             raise failure()
 
-    monkeypatch.setattr(moves.moves, "rename", rename)
+    monkeypatch.setattr(replica_moves.replica_move, "rename", rename)
     with pytest.raises(LogError):
-        moves.finish(move, 77)
+        replica_moves.finish(move, 77)
     assert names[move.source] == "t-4" and FUTURE.fullmatch(names[move.target])[1] == "t-4"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pylog import supervisor
 from pylog._native.log.log import LogDir
-from pylog.log import partition_log, recovery
+from pylog.log import partition_logs, recovery
 from pylog.log.recovery import Recovery
 from tests.log.test_manager import append
 from tests.metadata.node import Node
@@ -65,14 +65,14 @@ def held(monkeypatch):
     """Delay the opening of topic "slow" until the event is set."""
     monkeypatch.setattr(recovery, "WAIT_S", 0.05)
     going_on = threading.Event()
-    open_log = partition_log.open_log
+    open_log = partition_logs.open_log
 
     def slowly(directory, topic, *rest):
         if topic == "slow":
             going_on.wait(30)
         return open_log(directory, topic, *rest)
 
-    monkeypatch.setattr(partition_log, "open_log", slowly)
+    monkeypatch.setattr(partition_logs, "open_log", slowly)
     yield going_on
     going_on.set()
 
@@ -130,7 +130,7 @@ def test_partition_whose_recovery_fails_after_the_start_is_counted_and_offline(
     before = supervisor.failures().get(recovery.WORK, 0)
     assert (node.logs.recovering, node.logs.take_failed()) == (1, [])
     with monkeypatch.context() as planted:
-        planted.setattr(partition_log, "assume", None)  # Called once the log is open.
+        planted.setattr(partition_logs, "assume", None)  # Called once the log is open.
         held.set()
         node.logs._recovery.wait("slow")
     assert supervisor.failures()[recovery.WORK] == before + 1

@@ -11,8 +11,8 @@ import pytest
 
 from pylog._native.log.log import BatchRefused, CorruptLog, Shortage, StorageError
 from pylog._native.records import batch
-from pylog.log import checkpoint_files as checkpoints
-from pylog.log import partition_log, topic_branches
+from pylog.log import checkpoint_files
+from pylog.log import partition_logs, topic_branches
 from pylog.log.cleaner import CHECKPOINT as CLEANER
 from pylog.log.topic_branches import Cut
 from tests.log.test_manager import append
@@ -24,8 +24,8 @@ def checkpointed(node):
     node.logs.upkeep(node.now_ms() + 61_000)
 
 
-def rows(path, name=checkpoints.LOG_START):
-    return checkpoints.read_offsets(str(path / name))
+def rows(path, name=checkpoint_files.LOG_START):
+    return checkpoint_files.read_offsets(str(path / name))
 
 
 def forget_lmdb(path):
@@ -112,8 +112,8 @@ def test_branch_named_like_a_deleted_topic_is_kept_apart(tmp_path):
     node.delete("a")
     id_ = bytes(range(16))
     node.logs.prepare_branch("a", id_, "source", Cut(), {})
-    node.logs.create("a", id_, [partition_log.Role(True, 0, 1)], {})
-    assert rows(tmp_path, checkpoints.RECOVERY_POINT)["a", 0] == 20
+    node.logs.create("a", id_, [partition_logs.Role(True, 0, 1)], {})
+    assert rows(tmp_path, checkpoint_files.RECOVERY_POINT)["a", 0] == 20
     assert rows(tmp_path).get(("a", 0), 0) == 0
     node.stop()
 
@@ -126,7 +126,8 @@ def test_checkpoint_rows_of_another_directory_are_ignored(tmp_path):
     place = node.logs.dir_index("a", 0)
     append(node, "a", records=20)
     node.crash()
-    checkpoints.write_offsets(str(paths[1 - place] / checkpoints.LOG_START), [("a", 0, 600)])
+    checkpoint_files.write_offsets(str(paths[1 - place] / checkpoint_files.LOG_START),
+                                   [("a", 0, 600)])
     node = Node(f"{paths[0]},{paths[1]}")
     assert (node.logs.get("a", 0).start_offset, node.logs.get("a", 0).end_offset) == (0, 20)
     assert rows(paths[1 - place]) == {}
@@ -254,7 +255,7 @@ def test_unopenable_log_keeps_its_start_offset(tmp_path, monkeypatch):
     append(node, "b")
     node.logs.move_start("a", 0, 10)
     node.crash()
-    opened = partition_log.open_log
+    opened = partition_logs.open_log
 
     def refuse(directory, topic, *rest):
         if topic == "a":
@@ -262,7 +263,7 @@ def test_unopenable_log_keeps_its_start_offset(tmp_path, monkeypatch):
         return opened(directory, topic, *rest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(partition_log, "open_log", refuse)
+        patched.setattr(partition_logs, "open_log", refuse)
         node = Node(tmp_path)
         assert node.logs.get("a", 0) is None and node.logs.get("b", 0) is not None
         append(node, "b")
@@ -284,7 +285,7 @@ def test_start_offset_that_cannot_be_written_is_not_acknowledged(tmp_path, monke
         raise OSError(errno.ENOSPC, "no space", path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints, "write_offsets", refused)
+        patched.setattr(checkpoint_files, "write_offsets", refused)
         with pytest.raises(StorageError) as raised:
             node.logs.move_start("a", 0, 5)
     assert raised.value.code == 56 and not node.logs.directories[0].offline
@@ -299,7 +300,7 @@ def test_stale_checkpoint_rows_block_reuse_of_the_topic_name(tmp_path, monkeypat
         def refused(path, offsets):
             raise OSError(errno.EMFILE, "too many open files", path)
 
-        patched.setattr(checkpoints, "write_offsets", refused)
+        patched.setattr(checkpoint_files, "write_offsets", refused)
         node.delete("a")
         node.create("a")
         assert node.logs.get("a", 0) is None and not node.logs.directories[0].offline
@@ -323,11 +324,11 @@ def test_full_disk_drops_recovery_points_but_keeps_start_offsets(tmp_path, monke
         def refused(path, offsets):
             raise OSError(errno.ENOSPC, "no space", path)
 
-        patched.setattr(checkpoints, "write_offsets", refused)
+        patched.setattr(checkpoint_files, "write_offsets", refused)
         node.delete("plain")
         node.create("plain")
         assert append(node, "plain", records=2) == (0, 1)
-        assert not (tmp_path / checkpoints.RECOVERY_POINT).exists()
+        assert not (tmp_path / checkpoint_files.RECOVERY_POINT).exists()
         node.delete("a")
         node.create("a")
         assert node.logs.get("a", 0) is None
@@ -416,7 +417,7 @@ def test_log_opened_late_is_reported_with_its_current_state(tmp_path, monkeypatc
     append(node, "a", records=20)
     node.logs.move_start("a", 0, 5)
     node.crash()
-    opened = partition_log.open_log
+    opened = partition_logs.open_log
 
     def refused(directory, topic, *rest):
         if topic == "a":
@@ -424,7 +425,7 @@ def test_log_opened_late_is_reported_with_its_current_state(tmp_path, monkeypatc
         return opened(directory, topic, *rest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(partition_log, "open_log", refused)
+        patched.setattr(partition_logs, "open_log", refused)
         node = Node(tmp_path)
         assert node.logs.get("a", 0) is None
     assert node.logs.finish_moves() == ["a"]
@@ -432,7 +433,7 @@ def test_log_opened_late_is_reported_with_its_current_state(tmp_path, monkeypatc
     assert node.logs.move_start("a", 0, 25) == 25
     checkpointed(node)
     assert rows(tmp_path)["a", 0] == 25
-    assert rows(tmp_path, checkpoints.RECOVERY_POINT)["a", 0] == 40
+    assert rows(tmp_path, checkpoint_files.RECOVERY_POINT)["a", 0] == 40
     node.stop()
 
 
@@ -445,11 +446,11 @@ def test_branch_waits_for_removal_of_stale_checkpoint_rows(
         def refused(path, offsets):
             raise OSError(errno.EMFILE, "too many open files", path)
 
-        patched.setattr(checkpoints, "write_offsets", refused)
+        patched.setattr(checkpoint_files, "write_offsets", refused)
         node.delete("a")
         topic_id = bytes(range(16))
         node.logs.prepare_branch("a", topic_id, "b", Cut(), {})
-        node.logs.create("a", topic_id, [partition_log.Role(True, 0, 1)], {})
+        node.logs.create("a", topic_id, [partition_logs.Role(True, 0, 1)], {})
         assert node.logs.get("a", 0) is None
     assert node.logs.finish_moves() == ["a"]
     assert node.logs.get("a", 0).end_offset == 20 and ("a", 0) not in rows(tmp_path)
@@ -460,7 +461,7 @@ def test_a_branch_that_cannot_be_published_can_be_deleted(tmp_path, monkeypatch)
     node = Node(tmp_path)
     node.create("b")
     append(node, "b", records=20)
-    topic_id, roles = bytes(range(16)), [partition_log.Role(True, 0, 1)]
+    topic_id, roles = bytes(range(16)), [partition_logs.Role(True, 0, 1)]
     with monkeypatch.context() as patched:
         def refused(name, parts):
             raise OSError(errno.EIO, "planted", name)
@@ -478,7 +479,7 @@ def test_a_branch_that_cannot_be_published_can_be_deleted(tmp_path, monkeypatch)
 
 def test_settings_changed_during_a_late_open_apply(tmp_path, monkeypatch):
     node = Node(tmp_path)
-    opened, how = partition_log.open_log, ["refuse", "configure"]
+    opened, how = partition_logs.open_log, ["refuse", "configure"]
 
     def open_log(*given):
         step = how.pop(0) if how else None
@@ -488,7 +489,7 @@ def test_settings_changed_during_a_late_open_apply(tmp_path, monkeypatch):
             node.logs.configure("a", {"max.message.bytes": "100"})
         return opened(*given)
 
-    monkeypatch.setattr(partition_log, "open_log", open_log)
+    monkeypatch.setattr(partition_logs, "open_log", open_log)
     node.create("a")
     assert node.logs.finish_moves() == ["a"]
     with pytest.raises(BatchRefused):

@@ -11,7 +11,7 @@ from pylog.log import checkpoint_files
 from pylog.log.checkpoint_files import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
 from pylog.log.cleaner import CHECKPOINT as CLEANER
 from pylog.log.errors import StartError
-from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint
+from pylog.log.partition_logs import NOTHING_KNOWN, Checkpoint
 from pylog.log.recovery_hints import Hints
 from pylog.log.topic_branches import Part
 

@@ -17,7 +17,7 @@ Damage = namedtuple("Damage", "kind partition segment offset position bytes reas
 def stopped(monkeypatch):
     """Return the directories whose recovery was stopped. Nothing is reported during the test."""
     found = []
-    monkeypatch.setattr(recovery.damages, "stop_recovery", found.append)
+    monkeypatch.setattr(recovery.damage_report, "stop_recovery", found.append)
     monkeypatch.setattr(recovery, "REPORT_S", 3600)
     return found
 
@@ -79,7 +79,7 @@ def test_stop_opens_no_more_logs_and_wakes_waiters(monkeypatch, stopped):
     one = Recovery([("t", 0, number) for number in range(3)], ["disk", "other"], 1, open_one)
     one.begin()
     assert began.wait(30)
-    monkeypatch.setattr(recovery.damages, "stop_recovery", lambda directory: (
+    monkeypatch.setattr(recovery.damage_report, "stop_recovery", lambda directory: (
         stopped.append(directory), goes_on.set()))
     waiting = threading.Thread(target=one.wait, args=("t",))
     waiting.start()
@@ -132,7 +132,7 @@ def test_unopenable_log_does_not_block_others(monkeypatch):
 
 
 def test_checked_bytes_are_logged_in_whole_mebibytes(monkeypatch):
-    monkeypatch.setattr(recovery.damages, "figures", lambda directory: {
+    monkeypatch.setattr(recovery.damage_report, "figures", lambda directory: {
         "recovered_bytes": directory, "trusted_bytes": 5 << 20})
     one = Recovery([], [(1 << 20) - 1, 1 << 20, 2 << 20], 1, None)
     assert (one._megabytes("recovered_bytes"), one._megabytes("trusted_bytes")) == (3, 15)
@@ -143,7 +143,7 @@ def test_checked_bytes_are_logged_in_whole_mebibytes(monkeypatch):
     ("dropped", "ERROR", "the segment before it was truncated"),
     ("kept", "ERROR", "readers skip the damaged range")])
 def test_damage_is_logged_with_its_position(monkeypatch, caplog, kind, level, text):
-    monkeypatch.setattr(recovery.damages, "take", lambda directory: directory)
+    monkeypatch.setattr(recovery.damage_report, "take", lambda directory: directory)
     damage = Damage(kind, "a-b-3", 20, 25, 100, 7, "crc")
     recovery.report([None, [damage]], ["/a", "/b"])
     record, = caplog.records
@@ -181,7 +181,7 @@ def test_a_process_that_ends_does_not_wait_for_recovery(monkeypatch):
 
 def test_recovery_progress_is_logged_periodically(monkeypatch):
     monkeypatch.setattr(recovery, "REPORT_S", 0)
-    monkeypatch.setattr(recovery.damages, "figures", lambda directory: {
+    monkeypatch.setattr(recovery.damage_report, "figures", lambda directory: {
         "recovered_bytes": 3 << 20, "trusted_bytes": 7 << 20})
     one = Recovery([("t", 0, None), ("t", 0, None), ("u", 0, None)], ["disk"], 0, None)
     told = []

@@ -12,7 +12,7 @@ import pytest
 from pylog._native.log.log import BatchRefused, StorageError
 from pylog._native.records import batch
 from pylog.log import manager
-from pylog.log import replica_moves as moves
+from pylog.log import replica_moves
 from pylog.log.errors import StartError
 from tests.metadata.node import Node, refuse_renames
 from tests.native.log.test_compaction import transaction
@@ -60,14 +60,14 @@ def node(paths):
 
 
 def test_moves_pause_at_rate_zero_and_continue_later(node):
-    node.settings.set_dynamic({moves.RATE: "0"}, {})
+    node.settings.set_dynamic({replica_moves.RATE: "0"}, {})
     for number in range(5):
         append(node, "t", number)
     node.logs.move("t", 0, 1)
     time.sleep(0.1)
     move, = node.logs.moves.all()
     assert move.lag == 5 and node.logs.finish_moves() == []
-    node.settings.set_dynamic({moves.RATE: str(1 << 30)}, {})
+    node.settings.set_dynamic({replica_moves.RATE: str(1 << 30)}, {})
     moved(node)
 
 
@@ -78,12 +78,13 @@ def test_copied_bytes_are_throttled_before_the_next_copy(node):
     mover = node.logs.moves
     mover._stopping = SimpleNamespace(
         wait=waits.append, set=lambda: None,
-        is_set=lambda: waits.count(moves.PAUSE_S) == 2 or sum(waits) >= 60)
-    node.settings.set_dynamic({moves.RATE: "25000"}, {})
+        is_set=lambda: waits.count(replica_moves.PAUSE_S) == 2 or sum(waits) >= 60)
+    node.settings.set_dynamic({replica_moves.RATE: "25000"}, {})
     node.logs.move("t", 0, 1)
     mover._thread.join()
     copied = mover.find("t", 0).target.size_bytes
-    assert waits[:2] == [moves.PAUSE_S, moves.LOOK_S] and max(waits) == moves.LOOK_S
+    assert waits[:2] == [replica_moves.PAUSE_S, replica_moves.LOOK_S]
+    assert max(waits) == replica_moves.LOOK_S
     assert copied / 25_000 == pytest.approx(sum(waits), abs=1)
 
 
@@ -372,7 +373,7 @@ def test_deletion_waits_for_a_finishing_move(node, paths, monkeypatch):
         deleting.append(threading.Thread(target=node.logs.delete, args=("t",)))
         deleting[0].start()
         deleting[0].join(0.3)
-        moves.finish(move, now_ms)
+        replica_moves.finish(move, now_ms)
 
     monkeypatch.setattr(manager, "finish", finished)
     assert node.logs.finish_moves() == ["t"]
@@ -389,7 +390,7 @@ def test_records_deleted_while_a_move_is_finished_stay_deleted(node, monkeypatch
     wait_until_ready(node)
     deleting = []
 
-    hand_over = moves.moves.hand_over
+    hand_over = replica_moves.replica_move.hand_over
 
     def handed_over(source, target, now_ms):
         # The copy's start offset is already determined.
@@ -398,8 +399,9 @@ def test_records_deleted_while_a_move_is_finished_stay_deleted(node, monkeypatch
         deleting[0].join(0.3)
         return hand_over(source, target, now_ms)
 
-    monkeypatch.setattr(moves, "moves", SimpleNamespace(
-        hand_over=handed_over, rename=moves.moves.rename, copy=moves.moves.copy))
+    monkeypatch.setattr(replica_moves, "replica_move", SimpleNamespace(
+        hand_over=handed_over, rename=replica_moves.replica_move.rename,
+        copy=replica_moves.replica_move.copy))
     assert node.logs.finish_moves() == ["t"]
     deleting[0].join(10)
     assert node.logs.get("t", 0).start_offset == 7
@@ -422,9 +424,9 @@ def test_rename_that_fails_after_taking_effect_is_reverted(node, paths, monkeypa
         append(node, "t", number)
     node.logs.move("t", 0, 1)
     wait_until_ready(node)
-    rename, hand_over = moves.moves.rename, moves.moves.hand_over
-    monkeypatch.setattr(moves, "moves", SimpleNamespace(
-        hand_over=hand_over, rename=fails_once(rename), copy=moves.moves.copy))
+    rename, hand_over = replica_moves.replica_move.rename, replica_moves.replica_move.hand_over
+    monkeypatch.setattr(replica_moves, "replica_move", SimpleNamespace(
+        hand_over=hand_over, rename=fails_once(rename), copy=replica_moves.replica_move.copy))
     assert node.logs.finish_moves() == []
     assert (paths[0] / "t-0").exists()
     assert append(node, "t", 20) == (20, 20)
@@ -444,7 +446,7 @@ def test_unfinished_move_is_retried_and_does_not_block_others(
         def refused(move, now_ms):
             if move.topic == "t":
                 raise error
-            moves.finish(move, now_ms)
+            replica_moves.finish(move, now_ms)
 
         patched.setattr(manager, "finish", refused)
         assert node.logs.finish_moves() == ["u"]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.log import startup_scan as directories
+from pylog.log import startup_scan
 from pylog.log.errors import StartError
 from pylog.log.log_directories import Directories
 
@@ -39,7 +39,7 @@ class World:
                 file.write(bytes(size))
 
     def find(self, clean=frozenset(), **ids):
-        found, left = directories.find(self.disks, ids, clean)
+        found, left = startup_scan.find(self.disks, ids, clean)
         return found, [os.path.relpath(path, os.path.dirname(self.paths[0])) for path in left]
 
     def names(self, number):
@@ -57,7 +57,7 @@ def world(tmp_path):
     ("__cluster_metadata-0", False), ("__cluster_metadata-1", True), ("__consumer_offsets-0", True),
     ("notes", False)])
 def test_a_partitions_directory_has_kafkas_name_and_is_not_the_metadatas(name, found):
-    assert directories.is_partition(name) == found
+    assert startup_scan.is_partition(name) == found
 
 
 def test_scan_finds_partitions_and_ignores_other_names(world):
@@ -105,7 +105,7 @@ def test_duplicate_partition_directories_stop_the_start(world, ids):
 @pytest.mark.parametrize(("topic_id", "aside"), [(OTHER, True), (ONE, False), (None, False)])
 def test_directory_of_an_earlier_topic_is_set_aside_for_a_new_one(world, topic_id, aside):
     world.put(1, "t-0", topic_id)
-    directories.make_way(world.disks, 1, "t-0", ONE)
+    startup_scan.make_way(world.disks, 1, "t-0", ONE)
     assert (world.names(1) != ["t-0"]) == aside and len(world.names(1)) == 1
 
 

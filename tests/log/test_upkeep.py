@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.log import partition_log
+from pylog.log import partition_logs
 from pylog.log.upkeep import CHECKPOINT_MS, Upkeep
 
 
@@ -35,7 +35,7 @@ def test_retention_and_checkpoints_have_their_own_intervals(monkeypatch):
     """
     one, done = upkeep()
     tended = []
-    monkeypatch.setattr(partition_log, "tend", lambda logs, now_ms, closing: tended.append(
+    monkeypatch.setattr(partition_logs, "tend", lambda logs, now_ms, closing: tended.append(
         (now_ms, not isinstance(logs, list))))
     one.begin(0)
     for now_ms in (29_999, 30_000, 59_999, 60_000, 120_000, 329_999, 330_000):

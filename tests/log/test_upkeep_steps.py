@@ -8,8 +8,8 @@ import pytest
 
 from pylog._native.log.log import LogDeleted
 from pylog.config import Settings
-from pylog.log import checkpoint_files, partition_log
-from pylog.log.partition_log import BROKER_SETTINGS, Checkpoint
+from pylog.log import checkpoint_files, partition_logs
+from pylog.log.partition_logs import BROKER_SETTINGS, Checkpoint
 from tests.log.played import AT_REST, KNOWN, LEADS, NOW, Log, World, failure, topic_id
 
 
@@ -95,7 +95,7 @@ def test_partition_deleted_during_a_save_is_removed_by_the_next(two):
 @pytest.mark.parametrize("failed", [False, True])
 def test_files_that_met_a_shortage_are_written_next_time_and_of_a_failed_disk_never(
         two, monkeypatch, caplog, failed):
-    write, refused = partition_log.write_checkpoint_files, []
+    write, refused = partition_logs.write_checkpoint_files, []
 
     def refuse(path, rows):
         if path == two.paths[0] and not refused:
@@ -103,7 +103,7 @@ def test_files_that_met_a_shortage_are_written_next_time_and_of_a_failed_disk_ne
             raise OSError(errno.ENOSPC, "planted")
         write(path, rows)
 
-    monkeypatch.setattr(partition_log, "write_checkpoint_files", refuse)
+    monkeypatch.setattr(partition_logs, "write_checkpoint_files", refuse)
     monkeypatch.setattr(two.logs.disks, "fail", lambda number, error: failed)
     two.logs.write_checkpoints()
     assert two.rows(checkpoint_files.RECOVERY_POINT, 1) == {("t", 1): 5}
@@ -182,14 +182,14 @@ def logs(*kinds):
 
 def test_failed_upkeep_of_a_log_is_logged_and_others_continue(caplog):
     made = logs("offline", "deleted", "broken", "good")
-    partition_log.tend(made, NOW, lambda: False)
+    partition_logs.tend(made, NOW, lambda: False)
     assert made[3].steps == [("upkeep", NOW)] and made[0].steps == []
     assert [record.message for record in caplog.records] == ["upkeep failed"]
 
 
 def test_upkeep_ends_between_two_logs_when_the_manager_closes():
     made = logs("good", "good", "good")
-    partition_log.tend(made, NOW, lambda: bool(made[1].steps))
+    partition_logs.tend(made, NOW, lambda: bool(made[1].steps))
     assert [len(one.steps) for one in made] == [1, 1, 0]
 
 
@@ -197,10 +197,10 @@ def test_upkeep_ends_between_two_logs_when_the_manager_closes():
 
 def test_trusted_log_is_opened_from_its_saved_state(monkeypatch):
     asked = []
-    monkeypatch.setattr(partition_log, "Log", SimpleNamespace(
+    monkeypatch.setattr(partition_logs, "Log", SimpleNamespace(
         open=lambda *given, **known: asked.append((given, known))))
     for trusted in (True, False):
-        partition_log.open_log("disk", "t", 4, b"id", "config", AT_REST, trusted, NOW)
+        partition_logs.open_log("disk", "t", 4, b"id", "config", AT_REST, trusted, NOW)
     read = {"now_ms": NOW, "recovery_point": 5, "log_start_offset": 2, "high_watermark": 4}
     assert asked == [
         (("disk", "t", 4, b"id", "config"), {
@@ -211,21 +211,21 @@ def test_trusted_log_is_opened_from_its_saved_state(monkeypatch):
 
 def test_a_log_has_its_topics_settings_and_some_of_the_brokers():
     settings = Settings({"producer.id.expiration.ms": "77"})
-    config = partition_log.native_config({"retention.ms": 5}, settings)
+    config = partition_logs.native_config({"retention.ms": 5}, settings)
     assert config == {"retention.ms": 5, "producer.id.expiration.ms": 77, **{
         name: settings[name] for name in BROKER_SETTINGS if name != "producer.id.expiration.ms"}}
 
 
 def test_unknown_or_invalid_settings_are_ignored(caplog):
-    assert partition_log.usable({"retention.ms": "5", "of.a.later.version": "1",
-                                 "segment.bytes": "many"}) == {"retention.ms": "5"}
+    assert partition_logs.usable({"retention.ms": "5", "of.a.later.version": "1",
+                                  "segment.bytes": "many"}) == {"retention.ms": "5"}
     assert caplog.text.count("an invalid topic setting is ignored") == 2
 
 
 def test_undeletable_log_is_logged(caplog):
     one = Log(None, "t", 4, AT_REST)
     one.refuses.add("delete")
-    partition_log.delete(one, NOW)
+    partition_logs.delete(one, NOW)
     assert one.steps == [("delete", NOW)] and "a partition could not be deleted" in caplog.text
 
 
@@ -234,4 +234,4 @@ def test_closed_log_state_beyond_its_records_is_an_assertion_error(field, value)
     one = Log(None, "t", 0, AT_REST)
     setattr(one, field, value)
     with pytest.raises(AssertionError):
-        partition_log.at_rest(one)
+        partition_logs.at_rest(one)

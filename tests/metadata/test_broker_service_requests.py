@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from pylog._native.log.log import StorageError
-from pylog.metadata.controller.partitions import topics as controller
+from pylog.metadata.controller.partitions import topics
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
 from tests.metadata.test_controller_upkeep import World
@@ -25,7 +25,7 @@ def registration(id_=4, cluster_id="c", incarnation=1):
         broker_id=id_, cluster_id=cluster_id, incarnation_id=bytes([incarnation]) * 16,
         listeners=[REGISTRATION.Listener(name="PLAINTEXT", host="h", port=id_)],
         features=[REGISTRATION.Feature(name=name, min_supported_version=0, max_supported_version=99)
-                  for name in controller.FEATURES],
+                  for name in topics.FEATURES],
         log_dirs=[bytes([100 + id_]) * 16])
 
 

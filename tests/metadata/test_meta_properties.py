@@ -4,7 +4,7 @@ import random
 import pytest
 
 from pylog.log.errors import StartError
-from pylog.metadata import meta_properties as identity
+from pylog.metadata import meta_properties
 from pylog.metadata.image import uuids
 
 
@@ -18,7 +18,7 @@ def made(tmp_path, *names):
 
 
 def load(paths, node_id=1, seed=1):
-    return identity.load_or_format(paths, node_id, random.Random(seed))
+    return meta_properties.load_or_format(paths, node_id, random.Random(seed))
 
 
 def test_first_start_formats_and_later_ones_read(tmp_path):
@@ -76,49 +76,50 @@ def test_a_metadata_log_without_its_identity_stops_the_start(tmp_path):
         load(paths)
 
 
-KNOWN = identity.Membership("c" * 22, 2, "1@a:1,2@b:1,3@c:1", 7)
+KNOWN = meta_properties.Membership("c" * 22, 2, "1@a:1,2@b:1,3@c:1", 7)
 
 
 def test_directory_of_another_cluster_is_rejected(tmp_path):
     path = str(tmp_path)
-    assert identity.membership_of(path) is None
-    identity.check_alone([path])
-    identity.write_membership(path, KNOWN)
-    assert identity.membership_of(path) == KNOWN
+    assert meta_properties.membership_of(path) is None
+    meta_properties.check_alone([path])
+    meta_properties.write_membership(path, KNOWN)
+    assert meta_properties.membership_of(path) == KNOWN
     with pytest.raises(StartError, match="belongs to cluster ccc.*1@a:1,2@b:1,3@c:1 .epoch 7.*"
                                          "brokerd detach"):
-        identity.check_alone([path])
+        meta_properties.check_alone([path])
 
 
 def test_damaged_membership_is_an_error(tmp_path):
-    (tmp_path / identity.MEMBERSHIP).write_text("version=1\ncluster.id=x\n")
+    (tmp_path / meta_properties.MEMBERSHIP).write_text("version=1\ncluster.id=x\n")
     with pytest.raises(StartError, match="is damaged"):
-        identity.membership_of(str(tmp_path))
+        meta_properties.membership_of(str(tmp_path))
 
 
 @pytest.mark.parametrize("holder", ["a", "b"])
 def test_membership_in_any_directory_prevents_a_separate_history(tmp_path, holder):
     paths = made(tmp_path, "a", "b")
-    identity.write_membership(str(tmp_path / holder), KNOWN)
-    assert identity.membership_in(paths) == KNOWN
+    meta_properties.write_membership(str(tmp_path / holder), KNOWN)
+    assert meta_properties.membership_in(paths) == KNOWN
     with pytest.raises(StartError, match=f"{holder} belongs to cluster ccc.*brokerd detach"):
-        identity.check_alone(paths)
+        meta_properties.check_alone(paths)
 
 
 def test_newest_of_differing_memberships_counts(tmp_path):
     paths = made(tmp_path, "a", "b")
-    identity.write_membership(paths[0], KNOWN)
+    meta_properties.write_membership(paths[0], KNOWN)
     newer = KNOWN._replace(voters="1@a:1,2@b:1,4@d:1", epoch=9)
-    identity.write_membership(paths[1], newer)
-    assert identity.membership_in(paths) == newer
+    meta_properties.write_membership(paths[1], newer)
+    assert meta_properties.membership_in(paths) == newer
 
 
 @pytest.mark.parametrize("changed", [{"cluster_id": "d" * 22}, {"node_id": 3}])
 def test_conflicting_memberships_refuse_the_start(tmp_path, changed):
     paths = made(tmp_path, "a", "b")
-    identity.write_membership(paths[0], KNOWN)
-    identity.write_membership(paths[1], KNOWN._replace(**changed))
-    for use in (identity.membership_in, identity.check_alone, identity.permit_founding):
+    meta_properties.write_membership(paths[0], KNOWN)
+    meta_properties.write_membership(paths[1], KNOWN._replace(**changed))
+    for use in (meta_properties.membership_in, meta_properties.check_alone,
+                meta_properties.permit_founding):
         with pytest.raises(StartError, match="a to node 2 of cluster ccc.*b to node . of"):
             use(paths)
 
@@ -126,11 +127,11 @@ def test_conflicting_memberships_refuse_the_start(tmp_path, changed):
 def test_founding_is_permitted_only_if_every_membership_permits_it(tmp_path):
     paths = made(tmp_path, "a", "b", "c")
     for path in paths[:2]:
-        identity.write_membership(path, KNOWN)
-    assert identity.permit_founding(paths) == KNOWN.cluster_id
-    assert identity.membership_in(paths).change == identity.FOUNDING
-    identity.write_membership(paths[0], KNOWN._replace(epoch=6))
-    assert identity.membership_in(paths).change == ""
+        meta_properties.write_membership(path, KNOWN)
+    assert meta_properties.permit_founding(paths) == KNOWN.cluster_id
+    assert meta_properties.membership_in(paths).change == meta_properties.FOUNDING
+    meta_properties.write_membership(paths[0], KNOWN._replace(epoch=6))
+    assert meta_properties.membership_in(paths).change == ""
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -138,36 +139,36 @@ def test_node_that_leaves_its_cluster_gets_a_new_cluster_id(tmp_path, crash, mon
     paths = [str(tmp_path / name) for name in ("a", "b")]
     for path in paths:
         os.mkdir(path)
-    before = identity.load_or_format(paths, 2, random.Random(1), KNOWN.cluster_id)
+    before = meta_properties.load_or_format(paths, 2, random.Random(1), KNOWN.cluster_id)
     for path in paths:
-        identity.write_membership(path, KNOWN)
+        meta_properties.write_membership(path, KNOWN)
     os.makedirs(tmp_path / "a" / "etcd" / "member")
     if crash:
-        def fail(path, entry, write=identity._write):
-            if path == os.path.join(paths[1], identity.FILE):
+        def fail(path, entry, write=meta_properties._write):
+            if path == os.path.join(paths[1], meta_properties.FILE):
                 raise OSError("the power went")
             write(path, entry)
         with monkeypatch.context() as patch:
-            patch.setattr(identity, "_write", fail)
+            patch.setattr(meta_properties, "_write", fail)
             with pytest.raises(OSError):
-                identity.detach(paths, random.Random(2))
+                meta_properties.detach(paths, random.Random(2))
         with pytest.raises(StartError, match="belongs to cluster"):
-            identity.check_alone(paths)
-    new = identity.detach(paths, random.Random(3))
-    identity.check_alone(paths)
-    after = identity.load_or_format(paths, 2, random.Random(4))
+            meta_properties.check_alone(paths)
+    new = meta_properties.detach(paths, random.Random(3))
+    meta_properties.check_alone(paths)
+    after = meta_properties.load_or_format(paths, 2, random.Random(4))
     assert after == before._replace(cluster_id=new) and new != KNOWN.cluster_id
     assert os.listdir(tmp_path / "a" / f"etcd.{KNOWN.cluster_id}") == ["member"]
     with pytest.raises(StartError, match="belongs to no cluster"):
-        identity.detach(paths, random.Random(5))
+        meta_properties.detach(paths, random.Random(5))
 
 
 def test_leaving_twice_keeps_the_etcd_data_of_the_first_time(tmp_path):
     path = str(tmp_path)
     for number in range(3):
-        identity.write_membership(path, KNOWN)
+        meta_properties.write_membership(path, KNOWN)
         os.makedirs(tmp_path / "etcd" / "member" / str(number))
-        identity.detach([path], random.Random(number))
+        meta_properties.detach([path], random.Random(number))
     assert {name: os.listdir(tmp_path / name / "member") for name in os.listdir(path)
             if name.startswith("etcd")} == {
         f"etcd.{KNOWN.cluster_id}{suffix}": [str(number)]
@@ -176,24 +177,24 @@ def test_leaving_twice_keeps_the_etcd_data_of_the_first_time(tmp_path):
 
 def test_new_directory_inherits_the_nodes_membership(tmp_path):
     paths = made(tmp_path, "a", "b", "other node", "other cluster", "empty")
-    identity.load_or_format(paths[:2], KNOWN.node_id, random.Random(1), KNOWN.cluster_id)
-    identity.load_or_format([paths[2]], 3, random.Random(2), KNOWN.cluster_id)
-    identity.load_or_format([paths[3]], KNOWN.node_id, random.Random(3), "d" * 22)
-    identity.complete_memberships(paths)
-    assert list(map(identity.membership_of, paths)) == [None] * 5
-    identity.write_membership(paths[0], KNOWN)
-    identity.complete_memberships(paths)
-    assert list(map(identity.membership_of, paths)) == [KNOWN, KNOWN, None, None, None]
+    meta_properties.load_or_format(paths[:2], KNOWN.node_id, random.Random(1), KNOWN.cluster_id)
+    meta_properties.load_or_format([paths[2]], 3, random.Random(2), KNOWN.cluster_id)
+    meta_properties.load_or_format([paths[3]], KNOWN.node_id, random.Random(3), "d" * 22)
+    meta_properties.complete_memberships(paths)
+    assert list(map(meta_properties.membership_of, paths)) == [None] * 5
+    meta_properties.write_membership(paths[0], KNOWN)
+    meta_properties.complete_memberships(paths)
+    assert list(map(meta_properties.membership_of, paths)) == [KNOWN, KNOWN, None, None, None]
 
 
 @pytest.mark.parametrize("name", ["__cluster_metadata-0", "etcd/member"])
 def test_metadata_outside_the_first_directory_stops_the_start(tmp_path, name):
     first, second = made(tmp_path, "a", "b")
-    identity.check_first([first, second])
+    meta_properties.check_first([first, second])
     os.makedirs(os.path.join(second, name))
     with pytest.raises(StartError, match=f"is in {second}/{name}, and log.dirs begins with {first}"
                                          f": begin log.dirs with {second}"):
-        identity.check_first([first, second])
-    identity.check_first([second, first])
+        meta_properties.check_first([first, second])
+    meta_properties.check_first([second, first])
     os.makedirs(os.path.join(first, name))
-    identity.check_first([first, second])
+    meta_properties.check_first([first, second])

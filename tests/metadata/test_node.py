@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pylog._native.log.log import DISK_NO_SYNC, CorruptLog, StorageError
 from pylog._native.records import batch
-from pylog.log import partition_log as partitions
+from pylog.log import partition_logs
 from pylog.log.errors import StartError
 from pylog.metadata import service
 from pylog.metadata.image.image import Image, apply
@@ -240,14 +240,14 @@ def test_unopenable_partition_does_not_affect_others(tmp_path, monkeypatch):
     node = Node(tmp_path)
     node.create("a", partitions=2)
     node.crash()
-    opened = partitions.open_log
+    opened = partition_logs.open_log
 
     def refuse(directory, topic, partition, *rest):
         if (topic, partition) == ("a", 0):
             raise CorruptLog(-111, 2, "a-0")
         return opened(directory, topic, partition, *rest)
 
-    monkeypatch.setattr(partitions, "open_log", refuse)
+    monkeypatch.setattr(partition_logs, "open_log", refuse)
     node = Node(tmp_path)
     assert node.logs.get("a", 0) is None and node.logs.get("a", 1).is_leader
     node.delete("a")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.metadata.log.metadata_log import Conflict
-from pylog.metadata.quorum import quorum_state as quorum_module
+from pylog.metadata.quorum import quorum_state
 from pylog.metadata.quorum.key_value import Get, Is, KeysError, Put, Unknown, Unreachable
 from pylog.metadata.quorum.quorum_state import (
     Batch,
@@ -254,7 +254,7 @@ def test_long_batch_is_stored_compressed(quorum, size, is_deflated):
 
 
 def test_so_many_batches_are_read_at_once(quorum, monkeypatch):
-    monkeypatch.setattr(quorum_module, "SLOTS_PER_READ", 3)
+    monkeypatch.setattr(quorum_state, "SLOTS_PER_READ", 3)
     term = in_office(quorum)
     for base in range(0, 10, 2):
         quorum.append(term, base, 2, b"%d" % base)
@@ -266,7 +266,7 @@ def test_so_many_batches_are_read_at_once(quorum, monkeypatch):
 
 @pytest.mark.parametrize(("size", "count"), [(0, 0), (1, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
 def test_snapshot_is_split_into_value_sized_chunks(quorum, monkeypatch, size, count):
-    monkeypatch.setattr(quorum_module, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(quorum_state, "CHUNK_BYTES", 10)
     term, data = in_office(quorum), bytes(range(size))
     quorum.save_snapshot(term, 7, 3, data)
     assert json.loads(quorum.keys.get("/p/at/snapshot").value) == [7, 3, count]
@@ -312,7 +312,7 @@ def test_log_is_trimmed_only_up_to_its_snapshot(quorum):
 
 
 def test_quorum_is_created_once_despite_lost_responses(quorum, monkeypatch):
-    monkeypatch.setattr(quorum_module, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(quorum_state, "CHUNK_BYTES", 4)
     # Two parts of the snapshot, the cluster's id, and then the marker of the new cluster.
     quorum.keys.failures, quorum.keys.applies = [None, None, None, Unknown("cut")], True
     assert quorum.found("c", 7, 3, b"snapshot")
@@ -333,7 +333,7 @@ def test_members_are_queried_again_after_an_interval(quorum, clock, monkeypatch)
         return MemoryKeys.state_of(quorum.keys, address)
     monkeypatch.setattr(quorum.keys, "state_of", state_of)
     first = quorum.members()
-    clock.now += quorum_module.MEMBERS_S - 0.01
+    clock.now += quorum_state.MEMBERS_S - 0.01
     assert quorum.members() is first and len(asked) == 3
     clock.now += 0.01
     assert quorum.members() is not first and len(asked) == 6

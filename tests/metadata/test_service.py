@@ -6,7 +6,7 @@ import pytest
 
 from pylog._native.log.log import StorageError
 from pylog.config import Settings
-from pylog.log.partition_log import Role
+from pylog.log.partition_logs import Role
 from pylog.metadata.controller import active_controller, decision_queue
 from pylog.metadata.image.image import Image, apply
 from pylog.metadata.image.loader import Tail

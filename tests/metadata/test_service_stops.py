@@ -10,7 +10,7 @@ from pylog._native.log.log import LogError
 from pylog.config import Settings
 from pylog.config.sealing import PasswordEncoder
 from pylog.log.errors import StartError
-from pylog.log.partition_log import Role
+from pylog.log.partition_logs import Role
 from pylog.metadata.controller import broker_registration
 from pylog.metadata.image.image import ACCESS_RULE, RESOURCE_BROKER, Image, Partition
 from pylog.metadata.image.state_store import StoreError

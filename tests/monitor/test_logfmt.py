@@ -2,14 +2,14 @@ import logging
 
 import pytest
 
-from pylog.monitor import logfmt as logs
+from pylog.monitor import logfmt
 
 
 def record(message, *args, **fields):
     made = logging.makeLogRecord({"name": "pylog.x", "levelno": 20, "levelname": "INFO",
                                   "msg": message, "args": args, "created": 0.25, "msecs": 250})
     made.__dict__.update(fields)
-    return logs.Formatter().format(made)
+    return logfmt.Formatter().format(made)
 
 
 def test_a_line_has_time_level_logger_message_and_fields():
@@ -23,7 +23,7 @@ def test_a_line_has_time_level_logger_message_and_fields():
     ("two\nlines", '"two\\nlines"'), ("bell\x07", '"bell\\u0007"'), ("a=b", '"a=b"'),
 ])
 def test_any_text_stays_on_one_line(text, shown):
-    assert logs.quoted(text) == shown
+    assert logfmt.quoted(text) == shown
 
 
 def test_long_fields_are_cut():
@@ -41,7 +41,7 @@ def test_long_traceback_is_truncated_in_the_middle():
         raise ValueError("x" * 100_000 + " the end")
     except ValueError as error:
         line = record("failed", exc_info=(type(error), error, error.__traceback__))
-    assert len(line) < logs.TRACEBACK_CHARACTERS_MAX + 1000
+    assert len(line) < logfmt.TRACEBACK_CHARACTERS_MAX + 1000
     assert 'exc="Traceback' in line and " more)...xxx" in line and line.endswith('xxx the end"')
 
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from pylog.config import Settings
 from pylog.peer import securing
 from pylog.protocol import codec, messages
-from pylog.security.sasl import oauthbearer as bearer, plain
+from pylog.security.sasl import oauthbearer, plain
 from pylog.security.errors import AuthenticationFailed
 from pylog.testing.certificates import Authority, write
 
@@ -122,7 +122,7 @@ class Node:
                 request = codec.decode_request(key, version, frame, body)
                 if key == 17:
                     exchange = plain.Exchange({"node": "s3cret"}) if self._check is None \
-                        else bearer.Exchange(self._check)
+                        else oauthbearer.Exchange(self._check)
                     answer = messages.SaslHandshakeResponse(
                         error_code=0 if request.mechanism == self._mechanism else 33,
                         mechanisms=[self._mechanism])

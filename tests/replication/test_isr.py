@@ -6,10 +6,10 @@ import pytest
 
 from pylog.metadata.image.image import Partition
 from pylog.protocol.errors import ErrorCode
-from pylog.replication.isr import REFUSED_NS, Follower, Isr, Log, Proposal
+from pylog.replication.isr import REFUSED_NS, Follower, Isr, LeaderLog, Proposal
 
 LAG_NS = 10 * 10**9
-LOG = Log(end_offset=100, high_watermark=90, epoch_start=80)
+LOG = LeaderLog(end_offset=100, high_watermark=90, epoch_start=80)
 
 
 def state(isr=(1, 2), partition_epoch=5, leader_epoch=3, replicas=(1, 2, 3)) -> Partition:
@@ -46,7 +46,7 @@ def test_ineligible_replica_is_not_proposed(who):
 
 
 def test_no_replica_joins_below_the_leader_epochs_start():
-    assert made().join(follower(3), Log(100, 90, 96), 0) is None
+    assert made().join(follower(3), LeaderLog(100, 90, 96), 0) is None
 
 
 @pytest.mark.parametrize("epochs", [{1: 11, 2: 12}, {2: 12, 3: 13}],

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from pylog.security.sasl import kerberos, oauthbearer as bearer, plain, scram
+from pylog.security.sasl import kerberos, oauthbearer, plain, scram
 from pylog.security.errors import AuthenticationFailed, TokenRefused
 from tests.security.caller import ScramClient
 from tests.security.sasl.test_kerberos import exchange  # noqa: F401
@@ -91,8 +91,8 @@ def test_corrupt_bearer_messages_never_log_in(random_source):
 
     for _ in range(ROUNDS):
         message = spoiled(b"n,,\x01auth=Bearer abc.def.ghi\x01\x01", random_source)
-        assert not talk(bearer.Exchange(check), [lambda _, message=message: message,
-                                                 lambda _: random_source.randbytes(20)])
+        assert not talk(oauthbearer.Exchange(check), [lambda _, message=message: message,
+                                                      lambda _: random_source.randbytes(20)])
 
 
 def test_kerberos_login_needs_a_valid_layer_choice(exchange, random_source):  # noqa: F811

@@ -1,6 +1,6 @@
 """Principals and their numbers in reactors."""
 
-from pylog.security import principals as identities
+from pylog.security import principals
 from pylog.security.principals import ANONYMOUS, GONE, Identities, user
 
 
@@ -60,7 +60,7 @@ def test_requests_in_progress_keep_their_principal_when_addresses_become_relevan
 
 
 def test_used_numbers_are_skipped_after_wraparound(monkeypatch):
-    monkeypatch.setattr(identities, "NUMBER_MAX", 3)
+    monkeypatch.setattr(principals, "NUMBER_MAX", 3)
     known = Identities()
     assert [known.bind_connection(number, user(str(number)), "h") for number in (1, 2)] == [1, 2]
     known.leave(1)
@@ -68,8 +68,8 @@ def test_used_numbers_are_skipped_after_wraparound(monkeypatch):
 
 
 def test_names_of_principals_are_read():
-    assert identities.parse("User:a:b") == user("a:b")
-    assert [identities.parse(text) for text in ("", "a", ":a", "User:")] == [None] * 4
+    assert principals.parse("User:a:b") == user("a:b")
+    assert [principals.parse(text) for text in ("", "a", ":a", "User:")] == [None] * 4
 
 
 def test_closed_connections_number_has_no_permissions():

@@ -9,7 +9,7 @@ import pytest
 
 from pylog.config import Settings
 from pylog.coordinator.groups.state.group_config import GROUP_RESOURCE
-from pylog.log.partition_log import Role
+from pylog.log.partition_logs import Role
 from pylog.metadata.controller.active_controller import ActiveController
 from pylog.metadata.image.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image
 from pylog.metadata.image.loader import Tail

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from pylog.api.groups.committed_offsets import CommittedOffsetsApi
 from pylog.api.data.transactions import TransactionsApi
 from pylog._native.log.log import NotLeader, StorageError
-from pylog.coordinator.groups.state import group_store as machines
+from pylog.coordinator.groups.state import group_store
 from pylog.coordinator.runtime.broker_client import Brokers
 from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.runtime.local_append import Markers
@@ -78,7 +78,7 @@ class _GroupCoordinator(GroupCoordinator):
         numbers = itertools.count()
         return lambda: GroupShard(
             self._limits, clock, lambda: f"member-{next(numbers)}", events=dict.fromkeys(
-                machines.EVENTS, 0), image=lambda: self._broker.image), None
+                group_store.EVENTS, 0), image=lambda: self._broker.image), None
 
 
 class Coordinators:

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
-from pylog.log import partition_log
+from pylog.log import partition_logs
 from tests.sim.logs import NS, Directory, Files, MetadataFiles, ModelLog
 
 DIRECTORIES = 2
@@ -144,7 +144,7 @@ class Logs:
                        lambda: int(world.loop.time() * NS), self._settings[name],
                        self._disk.directories[files.place])
         log.topic = name
-        partition_log.assume(log, role)
+        partition_logs.assume(log, role)
         return log
 
     def _least_loaded(self) -> int:
@@ -186,7 +186,7 @@ class Logs:
         logs += [None] * (len(roles) - known)
         for index, role in enumerate(roles):
             if role is not None and logs[index] is not None:
-                partition_log.assume(logs[index], role)
+                partition_logs.assume(logs[index], role)
             elif role is not None and (index >= known or index in added):
                 logs[index] = self._open(name, topic_id, index, role)
 

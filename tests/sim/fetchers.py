@@ -11,12 +11,14 @@ import asyncio
 from collections import namedtuple
 
 from pylog._native.log.log import LogError, Shortage, StorageError
-from pylog._native.server import replica_fetcher as fetcher
+from pylog._native.server import replica_fetcher
 from tests.sim.logs import STORAGE_CODE
 from tests.sim.loop import OWNER
 
-REFUSED, DIVERGED, OUT_OF_RANGE = fetcher.REFUSED, fetcher.DIVERGED, fetcher.OUT_OF_RANGE
-FAILED, LOST, THREADS_MAX = fetcher.FAILED, fetcher.LOST, fetcher.THREADS_MAX
+REFUSED, DIVERGED = replica_fetcher.REFUSED, replica_fetcher.DIVERGED
+OUT_OF_RANGE = replica_fetcher.OUT_OF_RANGE
+FAILED, LOST = replica_fetcher.FAILED, replica_fetcher.LOST
+THREADS_MAX = replica_fetcher.THREADS_MAX
 BACKOFF_S, STOPS_MAX, STOPS_S = 0.05, 4, 1.0
 RECORDS_MAX = 20  # Per partition and response, apart from the rest of the last batch.
 OFFLINE, SHORT = -102, -109  # Values of csrc/log/log.h.

@@ -8,8 +8,8 @@ the log of every leader elected afterwards.
 import random
 from types import SimpleNamespace
 
-from pylog.metadata.controller import broker_registration as brokers
-from pylog.metadata.controller.partitions import alter_partition as isr
+from pylog.metadata.controller import broker_registration
+from pylog.metadata.controller.partitions import alter_partition
 from pylog.metadata.controller.partitions import elections, reassignments
 from pylog.metadata.image.image import NO_LEADER
 from pylog.protocol import messages
@@ -109,7 +109,7 @@ class World:
         request = messages.BrokerRegistrationRequest
         cluster = self.cluster
         try:
-            records, epoch = decided(brokers.register(
+            records, epoch = decided(broker_registration.register(
                 cluster.rules, cluster.heartbeats, request(
                     broker_id=node.id, cluster_id="a-cluster",
                     incarnation_id=bytes([node.id, node.incarnation % 256]) * 8,
@@ -133,9 +133,10 @@ class World:
         cluster = self.cluster
         try:
             state = None
-            if brokers.needs_decision(cluster.image, cluster.heartbeats, request):
+            if broker_registration.needs_decision(cluster.image, cluster.heartbeats, request):
                 records, state = decided(
-                    brokers.process_heartbeat(cluster.rules, cluster.heartbeats, request))
+                    broker_registration.process_heartbeat(cluster.rules, cluster.heartbeats,
+                                                          request))
                 self.commit(records)
                 if state.is_stopping and records:
                     cluster.heartbeats.stopping(node.id, cluster.image.offset)
@@ -153,7 +154,7 @@ class World:
 
     def fence_silent(self):
         for id_ in self.cluster.heartbeats.silent(self.cluster.image, self.cluster.now):
-            self.commit(decided(brokers.fenced(self.cluster.rules, id_)))
+            self.commit(decided(broker_registration.fenced(self.cluster.rules, id_)))
 
     def judge(self, node):
         """Treat the node as failed: its connection closed and its listener refused."""
@@ -268,11 +269,12 @@ class World:
             del self.sent[at]
         cluster = self.cluster
         try:
-            brokers.check_epoch(cluster.image, node.id, epoch)
+            broker_registration.check_epoch(cluster.image, node.id, epoch)
         except Refusal:
             return
-        records, answer = isr.alter(cluster.rules, ALTER(broker_id=node.id, topics=[ALTER.TopicData(
-            topic_id=cluster.image.topics["t"].id, partitions=[wanted])]), 3)
+        request = ALTER(broker_id=node.id, topics=[ALTER.TopicData(
+            topic_id=cluster.image.topics["t"].id, partitions=[wanted])])
+        records, answer = alter_partition.change_isr(cluster.rules, request, 3)
         for member in wanted.new_isr_with_epochs:
             if records and member.broker_id not in self.cluster.image.brokers:
                 raise Wrong(f"{member} is in an ISR and not registered")

@@ -7,7 +7,7 @@ Source: Kafka's past bugs (KAFKA-3410, KIP-101, KIP-497, KIP-903, KIP-966) and s
 
 from pylog.coordinator.runtime.journal import Journal
 from pylog.coordinator.transactions import service as transaction_service
-from pylog.metadata.controller import broker_control as members, decision_queue
+from pylog.metadata.controller import broker_control, decision_queue
 from pylog.metadata.controller.broker_heartbeats import Heartbeats
 from pylog.metadata.controller.partitions import alter_partition
 from pylog.metadata.controller.partitions.partition_change import PartitionChange
@@ -66,7 +66,7 @@ def divergence_is_not_checked(patch):
 
 
 def joins_below_the_high_watermark(patch):
-    patch.setattr(leadership, "_ends", lambda led: leader_isr.Log(led.log.end_offset, 0, 0))
+    patch.setattr(leadership, "_ends", lambda led: leader_isr.LeaderLog(led.log.end_offset, 0, 0))
 
 
 def any_replica_is_elected(patch):
@@ -180,7 +180,7 @@ def snapshots_forget_producer_ids(patch):
 
 
 def sessions_use_the_wall_clock(patch):
-    patch.setattr(members, "_now_ns", lambda: OWNER.get().now_ms() * 1_000_000)
+    patch.setattr(broker_control, "_now_ns", lambda: OWNER.get().now_ms() * 1_000_000)
 
 
 def coordinators_answer_before_their_records_are_durable(patch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pylog.metadata.controller import broker_registration as brokers
+from pylog.metadata.controller import broker_registration
 from pylog.metadata.controller.partitions import alter_partition
 from pylog.metadata.controller.partitions.partition_change import PartitionChange
 from tests.sim.partitions import Wrong, run
@@ -49,8 +49,8 @@ def _moves_end_early(patch):
 
 
 def _crashes_are_clean(patch):
-    restarted = brokers._restarted
-    patch.setattr(brokers, "_restarted",
+    restarted = broker_registration._restarted
+    patch.setattr(broker_registration, "_restarted",
                   lambda rules, broker_id, _: restarted(rules, broker_id, True))
 
 

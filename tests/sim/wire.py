@@ -13,7 +13,7 @@ from unittest import mock
 
 from pylog.coordinator.runtime import journal, local_append, runtime
 from pylog.coordinator.transactions import verification
-from pylog.log import partition_log
+from pylog.log import partition_logs
 from pylog.metadata.image import image, snapshot
 from pylog.peer.connection import Peer
 from pylog.replication import fetching
@@ -86,10 +86,10 @@ def replaced(is_full):
 
     with mock.patch.multiple(Peer, call=_call, newest=_newest,
                              data_received=lambda self, response: self._on_response(response)), \
-            mock.patch.object(partition_log, "open_log", _open_log), \
+            mock.patch.object(partition_logs, "open_log", _open_log), \
             mock.patch.object(snapshot, "decoded", _decoded_once), \
             mock.patch.object(snapshot, "write", write), \
-            mock.patch.object(fetching, "fetcher", fetchers), \
+            mock.patch.object(fetching, "replica_fetcher", fetchers), \
             mock.patch.object(runtime, "FlushWaits", coordinators.FlushWaits), \
             mock.patch.object(local_append, "FlushWaits", coordinators.FlushWaits), \
             mock.patch.object(local_append, "producer_of", coordinators.producer_of), \

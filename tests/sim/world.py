@@ -15,7 +15,7 @@ from unittest import mock
 
 from pylog.config import Settings
 from pylog.metadata.controller import decision_queue
-from pylog.metadata.controller.partitions import topics as controller
+from pylog.metadata.controller.partitions import topics
 from pylog.metadata.quorum import quorum_state
 from pylog.metadata.quorum.etcd_bootstrap import Joining
 from pylog.metadata.controller_service import ControllerMember
@@ -154,7 +154,7 @@ class World:
             stack.enter_context(mock.patch.object(quorum_state, "CHUNK_BYTES", 1024))
             if not self.keeps_eligible:
                 stack.enter_context(mock.patch.object(
-                    controller, "bootstrap_cluster", _without_eligible))
+                    topics, "bootstrap_cluster", _without_eligible))
             stack.enter_context(_errors_to(self.loop))
             self._begin()
             self._chaos()
@@ -353,7 +353,7 @@ def _without_eligible(image, settings):
         isinstance(record, messages.FeatureLevelRecord) and record.name == ELR_FEATURE)]
 
 
-_bootstrap = controller.bootstrap_cluster
+_bootstrap = topics.bootstrap_cluster
 # Errors that pylog logs because of injected faults.
 EXPECTED = frozenset((
     "metadata could not be appended", "a broker without heartbeats could not be fenced",

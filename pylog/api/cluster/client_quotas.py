@@ -18,7 +18,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from pylog import supervisor
-from pylog.config import client_quotas as quotas
+from pylog.config import client_quotas
 from pylog.protocol import api, messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
 
 EXACT, DEFAULT, SPECIFIED = range(3)
-KINDS = (quotas.USER, quotas.CLIENT_ID, quotas.IP)
+KINDS = (client_quotas.USER, client_quotas.CLIENT_ID, client_quotas.IP)
 HOST_CHARACTERS_MAX = 253
 PART_ENTITIES = 500
 RESOLVE_SECONDS = 5.0  # for all names of a request
@@ -112,7 +112,7 @@ def _filter(components) -> dict:
         if component.match_type not in (EXACT, DEFAULT, SPECIFIED):
             raise _bad(f"Unknown match type {component.match_type}")
         wanted[kind] = component.match_type, match
-    if quotas.IP in wanted and len(wanted) > 1:
+    if client_quotas.IP in wanted and len(wanted) > 1:
         raise _bad("Invalid entity filter component combination. IP filter component should not "
                    "be used with user or clientId filter component.")
     return wanted
@@ -132,7 +132,7 @@ async def _hosts(entries, seconds: float = RESOLVE_SECONDS) -> dict:
     missing.
     """
     names = {part.entity_name for entry in entries for part in entry.entity
-             if part.entity_type == quotas.IP and part.entity_name
+             if part.entity_type == client_quotas.IP and part.entity_name
              and len(part.entity_name) <= HOST_CHARACTERS_MAX}
     found = {}
     try:
@@ -186,14 +186,14 @@ class _Resolver:
 _resolver = _Resolver()
 
 
-def resolve_later(limits: quotas.ClientQuotas) -> None:
+def resolve_later(limits: client_quotas.ClientQuotas) -> None:
     """Look up the hosts of quotas on the resolver's thread; their limits apply when it responds."""
     for name in limits.unresolved():
         response = asyncio.wrap_future(_resolver.submit(name))
         response.add_done_callback(partial(_take_host, limits, name))
 
 
-def _take_host(limits: quotas.ClientQuotas, name: str, response: asyncio.Future) -> None:
+def _take_host(limits: client_quotas.ClientQuotas, name: str, response: asyncio.Future) -> None:
     if not response.cancelled():
         limits.take_hosts({name: response.result()})
 

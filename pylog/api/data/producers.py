@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from pylog._native.log import producer_state as producers
+from pylog._native.log import producer_state
 from pylog._native.log.log import LogError
 from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.metadata.controller.partitions.topics import NO_TOPIC, topic_name_fault
@@ -93,7 +93,7 @@ class ProducersApi:
             for index in topic.partition_indexes:
                 row, states = await self._described(loop, topic.name, index)
                 yield response(topics=[response.TopicResponse(name=topic.name, partitions=[row])])
-                for first in range(producers.HEAD_BYTES, len(states), PART_BYTES):
+                for first in range(producer_state.HEAD_BYTES, len(states), PART_BYTES):
                     yield response(topics=[response.TopicResponse(name=topic.name, partitions=[
                         response.PartitionResponse(
                             partition_index=index,

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 
 from pylog.api.groups.describe_parts import PART_ROWS, in_parts
-from pylog.coordinator.groups import describe as inventory
+from pylog.coordinator.groups import describe as group_describe
 from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.share import offsets as share_offsets
 from pylog.coordinator.runtime.deferred_response import DeferredResponse
@@ -181,8 +181,8 @@ class GroupsApi:
         def groups() -> Iterator[Message]:
             for group_id in request.groups:
                 described, error = self._groups.query(
-                    group_id, inventory.described, group_id, version, PART_ROWS)
-                yield from described or [inventory.refused(group_id, error, version)]
+                    group_id, group_describe.described, group_id, version, PART_ROWS)
+                yield from described or [group_describe.refused(group_id, error, version)]
 
         return in_parts(messages.DescribeGroupsResponse, groups(),
                         request.include_authorized_operations)
@@ -199,8 +199,8 @@ class GroupsApi:
             return
         states = {name.lower() for name in request.states_filter}
         types = {name.lower() for name in request.types_filter}
-        found = (row for shard in ready for row in inventory.listed(shard.state_machine, states,
-                                                                    types))
+        found = (row for shard in ready
+                 for row in group_describe.listed(shard.state_machine, states, types))
         rows = list(itertools.islice(found, PART_ROWS))
         while len(rows) == PART_ROWS:
             yield new(groups=rows)
@@ -221,7 +221,7 @@ class GroupsApi:
             is_share, _ = self._groups.query(group_id, share_offsets.exists, group_id)
             gone: Any = asyncio.ensure_future(self._sharing().states.delete_group(group_id)) \
                 if is_share else self._groups.run_in_slices(
-                    group_id, DeferredResponse(lambda code: code), inventory.delete, group_id)
+                    group_id, DeferredResponse(lambda code: code), group_describe.delete, group_id)
             rows.append((gone, new.DeletableGroupResult(group_id=group_id)))
         return _deleted(rows)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pylog._native.server.heartbeat_cache import Repeat
 from pylog.api.groups.describe_parts import PART_ROWS, in_parts
 from pylog.coordinator.groups import describe as group_describe
-from pylog.coordinator.groups.consumer import heartbeat as consumer_groups
+from pylog.coordinator.groups.consumer import heartbeat
 from pylog.coordinator.groups.state.classic_group import CONSUMER
 from pylog.coordinator.runtime.deferred_response import DeferredResponse
 from pylog.protocol import api, messages
@@ -65,13 +65,13 @@ class ConsumerGroupsApi:
         FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
         if not self._is_served():
-            return consumer_groups.refusal(ErrorCode.UNSUPPORTED_VERSION)
+            return heartbeat.refusal(ErrorCode.UNSUPPORTED_VERSION)
         sees = None if self._access is None else self._access.seen_by(context, DESCRIBE, TOPIC)
         repeat = None if self._repeats is None else Repeat(self._repeats)
-        client = consumer_groups.Client(
+        client = heartbeat.Client(
             context.client_id or "", f"/{context.peer_host}", sees, repeat)
         pending = self._groups.run(
-            request.group_id, DeferredResponse(consumer_groups.refusal), consumer_groups.heartbeat,
+            request.group_id, DeferredResponse(heartbeat.refusal), heartbeat.heartbeat,
             request,
             context.api_version, client)
         if repeat is not None and repeat.is_offered:

@@ -15,7 +15,7 @@ from pylog.coordinator.groups.streams import (
     describe as streams_describe,
 )
 from pylog.coordinator.groups.streams import (
-    heartbeat as streams_groups,
+    heartbeat,
 )
 from pylog.coordinator.groups.streams import (
     topology as streams_topology,
@@ -86,10 +86,10 @@ class StreamsGroupsApi:
         NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION.
         """
         if not self._is_served():
-            return streams_groups.refusal(ErrorCode.UNSUPPORTED_VERSION)[0]
+            return heartbeat.refusal(ErrorCode.UNSUPPORTED_VERSION)[0]
         fault = None if request.topology is None else topology_fault(request.topology)
         if fault is not None:
-            return streams_groups.refusal(ErrorCode.STREAMS_INVALID_TOPOLOGY, fault)[0]
+            return heartbeat.refusal(ErrorCode.STREAMS_INVALID_TOPOLOGY, fault)[0]
 
         def shape(result: HeartbeatResult) -> Message:
             response, missing = result
@@ -97,10 +97,10 @@ class StreamsGroupsApi:
                 self._create(context, response, missing)
             return response
 
-        client = streams_groups.Client(context.client_id or "", f"/{context.peer_host}")
+        client = heartbeat.Client(context.client_id or "", f"/{context.peer_host}")
         return self._groups.run(
-            request.group_id, DeferredResponse(streams_groups.refusal, shape),
-            streams_groups.heartbeat,
+            request.group_id, DeferredResponse(heartbeat.refusal, shape),
+            heartbeat.heartbeat,
             request, client)
 
     def _create(self, context: RequestContext, response: Message,
@@ -142,5 +142,5 @@ class StreamsGroupsApi:
         if not group_id:
             return iter((streams_describe.undescribed(group_id, ErrorCode.INVALID_GROUP_ID),))
         found, error = self._groups.query(
-            group_id, streams_groups.described, group_id, PART_ROWS)
+            group_id, heartbeat.described, group_id, PART_ROWS)
         return found or iter((streams_describe.undescribed(group_id, error),))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message
     from pylog.config import Settings
-    from pylog.metadata.controller import delegation_tokens as tokens
+    from pylog.metadata.controller import delegation_tokens
     from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
     from pylog.security.authorization.access import Access
@@ -63,12 +63,12 @@ class DelegationTokensApi:
                 api.EXPIRE_DELEGATION_TOKEN: self.expire,
                 api.DESCRIBE_DELEGATION_TOKEN: self.describe}
 
-    def _limits(self) -> tokens.Limits:
-        from pylog.metadata.controller import delegation_tokens as tokens
+    def _limits(self) -> delegation_tokens.Limits:
+        from pylog.metadata.controller import delegation_tokens
 
-        return tokens.Limits(self._settings["delegation.token.secret.key"],
-                             self._settings["delegation.token.max.lifetime.ms"],
-                             self._settings["delegation.token.expiry.time.ms"])
+        return delegation_tokens.Limits(self._settings["delegation.token.secret.key"],
+                                        self._settings["delegation.token.max.lifetime.ms"],
+                                        self._settings["delegation.token.expiry.time.ms"])
 
     async def create(self, context: RequestContext, request: Message) -> Message:
         """Create a token for the requester, or for an owner for whom the requester may create
@@ -78,7 +78,7 @@ class DelegationTokensApi:
         DELEGATION_TOKEN_AUTH_DISABLED, INVALID_PRINCIPAL_TYPE.
         """
         # Imported here, as below, because few brokers have tokens.
-        from pylog.metadata.controller import delegation_tokens as tokens
+        from pylog.metadata.controller import delegation_tokens
         from pylog.security.authorizer import CREATE_TOKENS, USER_RESOURCE
         from pylog.security.principals import Principal
 
@@ -98,8 +98,8 @@ class DelegationTokensApi:
             return await self._passed_on(context, request, messages.CreateDelegationTokenResponse)
         limits = self._limits()
         (decided,) = await self._controller.change_tokens(
-            tokens.create, limits, id_text(random_id(self._random)), str(owner), str(who),
-            [(row.principal_type, row.principal_name) for row in request.renewers],
+            delegation_tokens.create, limits, id_text(random_id(self._random)), str(owner),
+            str(who), [(row.principal_type, row.principal_name) for row in request.renewers],
             request.max_lifetime_ms, self._now_ms())
         return made(decided.error, owner, who, decided.record, limits)
 
@@ -107,17 +107,17 @@ class DelegationTokensApi:
         """Extend a token's lifetime. Errors: as for create(), DELEGATION_TOKEN_NOT_FOUND,
         DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH.
         """
-        from pylog.metadata.controller import delegation_tokens as tokens
+        from pylog.metadata.controller import delegation_tokens
 
-        return await self._changed(messages.RenewDelegationTokenResponse, tokens.renew, context,
-                                   request, request.renew_period_ms)
+        return await self._changed(messages.RenewDelegationTokenResponse, delegation_tokens.renew,
+                                   context, request, request.renew_period_ms)
 
     async def expire(self, context: RequestContext, request: Message) -> Message:
         """Shorten a token's lifetime, or end it now. Errors as for renew()."""
-        from pylog.metadata.controller import delegation_tokens as tokens
+        from pylog.metadata.controller import delegation_tokens
 
-        return await self._changed(messages.ExpireDelegationTokenResponse, tokens.expire, context,
-                                   request, request.expiry_time_period_ms)
+        return await self._changed(messages.ExpireDelegationTokenResponse, delegation_tokens.expire,
+                                   context, request, request.expiry_time_period_ms)
 
     async def _changed(self, response: Any, decide: Callable, context: RequestContext,
                        request: Message, period_ms: int) -> Message:
@@ -147,7 +147,7 @@ class DelegationTokensApi:
 
     def describe(self, context: RequestContext, request: Message) -> Message:
         """Return the visible tokens of some owners or renewers, by default of all."""
-        from pylog.metadata.controller import delegation_tokens as tokens
+        from pylog.metadata.controller import delegation_tokens
 
         response = messages.DescribeDelegationTokenResponse
         asker, limits = self._asker(context), self._limits()
@@ -159,7 +159,8 @@ class DelegationTokensApi:
             f"{owner.principal_type}:{owner.principal_name}" for owner in request.owners}
         version = context.api_version
         return response(tokens=[
-            _described(version, record, limits) for record in tokens.of(self._metadata.image)
+            _described(version, record, limits)
+            for record in delegation_tokens.of(self._metadata.image)
             if (owners is None or owners & {record.owner, *record.renewers})
             and self._may_see(context, asker.principal, record)])
 
@@ -186,7 +187,7 @@ def _is_known(asker: Asker) -> bool:
 
 
 def _made(version: int, error: int, owner: Principal, who: Principal, record: Any = None,
-          limits: tokens.Limits | None = None) -> Message:
+          limits: delegation_tokens.Limits | None = None) -> Message:
     from pylog.security.sasl.delegation_token import proof
 
     response = messages.CreateDelegationTokenResponse(
@@ -205,7 +206,7 @@ def _made(version: int, error: int, owner: Principal, who: Principal, record: An
     return response
 
 
-def _described(version: int, record: Any, limits: tokens.Limits) -> Message:
+def _described(version: int, record: Any, limits: delegation_tokens.Limits) -> Message:
     from pylog.security.sasl.delegation_token import proof
 
     row = messages.DescribeDelegationTokenResponse.DescribedDelegationToken

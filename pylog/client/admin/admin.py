@@ -25,7 +25,7 @@ from pylog.client.admin.types import (
 from pylog.client.arguments import checks_iterables
 from pylog.client.config.configured import Configured
 from pylog.client.config.settings import ADMIN, Settings
-from pylog.client.consumer import list_offsets as positions
+from pylog.client.consumer import list_offsets
 from pylog.client.consumer.list_offsets import TIMES
 from pylog.client.errors import (
     KafkaError, UnsupportedByBrokerError, error, raise_among, raise_for,
@@ -265,13 +265,13 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                     for topic in response.topics for row in topic.partitions}
 
         wanted = {TopicPartition.of(tp): offset for tp, offset in before.items()}
-        return await positions.by_leader(self.cluster, wanted, query, timeout)
+        return await list_offsets.by_leader(self.cluster, wanted, query, timeout)
 
     async def list_offsets(self, at: Mapping[TopicPartition, int | str],
                            timeout: float | None = None) -> dict[TopicPartition, Any]:
         """Return OffsetAndTimestamp by partition. at: "earliest", "latest" or a time in ms."""
         times = {TopicPartition.of(tp): TIMES.get(which, which) for tp, which in at.items()}
-        return await positions.list_offsets(self.cluster, times, 0, timeout)
+        return await list_offsets.list_offsets(self.cluster, times, 0, timeout)
 
     async def elect_leaders(self, partitions: Iterable[TopicPartition] | None = None,
                             unclean: bool = False, timeout: float | None = None

@@ -132,12 +132,12 @@ def _whole(name: str, value: Any) -> int:
 
 def jaas(text: str) -> dict[str, Any]:
     """Return our settings for the options of a Java login module. Raises ConfigError."""
-    from pylog.config.errors import ConfigError as Refused
+    from pylog.config import errors as config_errors
     from pylog.security.sasl.jaas import options
 
     try:
         given = options(text)
-    except Refused as failure:
+    except config_errors.ConfigError as failure:
         raise ConfigError(str(failure)) from None
     module = text.split(None, 1)[0].rpartition(".")[2]
     if module == "OAuthBearerLoginModule":

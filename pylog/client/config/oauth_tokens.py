@@ -13,7 +13,7 @@ from functools import partial
 
 from pylog.client import blocking
 from pylog.client.errors import AuthenticationError, ConfigError
-from pylog.config.errors import ConfigError as Refused
+from pylog.config import errors as config_errors
 from pylog.security.oauth import token_retriever, token_source
 from pylog.security.tls import outgoing_tls
 from pylog.security.errors import AuthenticationFailed
@@ -53,7 +53,7 @@ def _way(setting: Callable[[str], Any]) -> Callable[[], token_source.Issued]:
     try:
         return token_retriever.of(
             setting, {}, time.time, _towards_issuer(setting("https.ca.location"))).get
-    except Refused as failure:
+    except config_errors.ConfigError as failure:
         raise ConfigError(str(failure)) from None
 
 

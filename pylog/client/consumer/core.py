@@ -17,7 +17,7 @@ from typing import Any
 
 from pylog._native.client.columns import Record
 from pylog.client import callbacks
-from pylog.client.consumer import list_offsets as positions, offset_requests
+from pylog.client.consumer import list_offsets, offset_requests
 from pylog.client.arguments import several, whole
 from pylog.client.network.cluster import Cluster
 from pylog.client.consumer.commit_manager import CommitRequest, Committing
@@ -244,11 +244,11 @@ class Consuming(Committing):
                     state.reset = self.settings["auto.offset.reset"]
             lost = [state for state in missing if state.position is None]
             if lost:
-                await positions.reset(self.cluster, lost, self.fetcher.isolation)
+                await list_offsets.reset(self.cluster, lost, self.fetcher.isolation)
         check = [state for state in states if state.validate >= 0 and state.position is not None]
         if check:
-            await positions.validate(self.cluster, check,
-                                     self.settings["auto.offset.reset"] != "none")
+            await list_offsets.validate(self.cluster, check,
+                                        self.settings["auto.offset.reset"] != "none")
 
     async def _from_committed(self, states: list[PartitionState]) -> None:
         epochs = {state.tp: state.epoch for state in states}
@@ -480,7 +480,7 @@ class Consuming(Committing):
     async def list_offsets(self, times: Mapping[TopicPartition, int], timeout_s: float | None
                            ) -> dict[TopicPartition, Any]:
         self._check_open()
-        return await positions.list_offsets(
+        return await list_offsets.list_offsets(
             self.cluster, {TopicPartition.of(tp): whole("a time", time_ms)
                            for tp, time_ms in times.items()},
             self.fetcher.isolation, timeout_s)

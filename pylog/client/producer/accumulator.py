@@ -21,7 +21,7 @@ from typing import Any
 
 from pylog._native.client.batch_builder import Batch, BatchBuilder, Pool
 from pylog._native.client.record_intake import PartitionQueue, RecordBuffer
-from pylog._native.records import batch as native
+from pylog._native.records import batch
 from pylog.client.producer.delivery import Pending
 
 POOLED_BYTES_MAX = 8 << 20  # About the bytes in flight to a few brokers.
@@ -124,10 +124,10 @@ class Accumulator(RecordBuffer):
         """Replace a batch that the broker rejected as too large by two halves with the same records
         and sequences. The batch completes when both halves do.
         """
-        queue, rows, half = pending.queue, native.records(pending.batch), pending.count // 2
+        queue, rows, half = pending.queue, batch.records(pending.batch), pending.count // 2
         parts = []
         for index, (first, stop) in enumerate(((0, half), (half, pending.count))):
-            builder = BatchBuilder(native.BYTES_MAX, pending.partition)
+            builder = BatchBuilder(batch.BYTES_MAX, pending.partition)
             for _, timestamp, key, value, headers in rows[first:stop]:
                 builder.append(key, value, timestamp, headers)
             part = Pending(pending.topic, pending.partition, queue, 0, 0, pending.created_s)
@@ -138,8 +138,8 @@ class Accumulator(RecordBuffer):
             if pending.base_sequence >= 0:
                 part.base_sequence = (pending.base_sequence + first) & SEQUENCE_MASK
                 part.batch.stamp(queue.producer_id, queue.epoch, part.base_sequence,
-                                 bool(native.header(pending.batch).attributes
-                                      & native.TRANSACTIONAL))
+                                 bool(batch.header(pending.batch).attributes
+                                      & batch.TRANSACTIONAL))
             parts.append((first, part))
         pending.parts, pending.batch = parts, None
 

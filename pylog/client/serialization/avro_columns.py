@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pylog._native.client import avro as native
+from pylog._native.client import avro
 from pylog.client.columns.arrow import buffer, native_column
 from pylog.client.errors import SerializationError
 
-_KINDS = {"null": native.NULL_KIND, "boolean": native.BOOLEAN, "int": native.INT,
-          "long": native.LONG, "float": native.FLOAT, "double": native.DOUBLE,
-          "bytes": native.BYTES, "string": native.BYTES}
+_KINDS = {"null": avro.NULL_KIND, "boolean": avro.BOOLEAN, "int": avro.INT,
+          "long": avro.LONG, "float": avro.FLOAT, "double": avro.DOUBLE,
+          "bytes": avro.BYTES, "string": avro.BYTES}
 LOGICAL = {"date": "int", "time-millis": "int", "time-micros": "long", "timestamp-millis": "long",
            "timestamp-micros": "long", "local-timestamp-millis": "long",
            "local-timestamp-micros": "long"}
@@ -35,7 +35,7 @@ class Flat(NamedTuple):
 
 def flat_type(schema: Any) -> Flat | None:
     """Return the flat type of a schema as parsed by fastavro, or None if it is not flat."""
-    null_branch = native.NO_UNION
+    null_branch = avro.NO_UNION
     if isinstance(schema, list):
         if len(schema) != 2 or schema.count("null") != 1:
             return None
@@ -51,9 +51,9 @@ def flat_type(schema: Any) -> Flat | None:
     if logical:
         return None
     if kind == "fixed":
-        return Flat(native.FIXED, null_branch, schema["size"], (), schema["name"])
+        return Flat(avro.FIXED, null_branch, schema["size"], (), schema["name"])
     if kind == "enum":
-        return Flat(native.ENUM, null_branch, 0, tuple(schema["symbols"]), schema["name"])
+        return Flat(avro.ENUM, null_branch, 0, tuple(schema["symbols"]), schema["name"])
     return None
 
 
@@ -68,7 +68,7 @@ def flat_fields(schema: Any) -> dict[str, Flat] | None:
     return None if plain is None else {"": plain}
 
 
-def program(written: Any, read: Any) -> native.Program | None:
+def program(written: Any, read: Any) -> avro.Program | None:
     """Return the program that decodes values of schema `written` to the flat schema `read`, or
     None.
     """
@@ -84,7 +84,7 @@ def program(written: Any, read: Any) -> native.Program | None:
         if index >= 0 and not _fits(field, columns[name]):
             return None
         rows.append((field.kind, field.null_branch, index, field.size, field.symbols))
-    return native.Program(rows)
+    return avro.Program(rows)
 
 
 def _name(schema: Any) -> str:
@@ -93,7 +93,7 @@ def _name(schema: Any) -> str:
 
 def _fits(written: Flat, read: Flat) -> bool:
     """Return True if a written field can be copied unchanged to the read one."""
-    nullable = (written.null_branch == native.NO_UNION or read.null_branch != native.NO_UNION)
+    nullable = (written.null_branch == avro.NO_UNION or read.null_branch != avro.NO_UNION)
     same = written._replace(null_branch=0) == read._replace(null_branch=0)
     return nullable and (same or (written.logical, read.logical) == ("int", "long"))
 
@@ -108,10 +108,10 @@ def flat_column(column: Any, schema_of: Callable[[int], Any], read: Any, kind: A
         return None
     values = native_column(column)
     assert values is not None, "a column is given"
-    programs: dict[int, native.Program | None] = {}
+    programs: dict[int, avro.Program | None] = {}
     # One more column than the schema: whether the row is null.
-    decoder = native.Decoder(
-        [*((field.kind, field.size) for field in columns.values()), (native.NULL_KIND, 0)],
+    decoder = avro.Decoder(
+        [*((field.kind, field.size) for field in columns.values()), (avro.NULL_KIND, 0)],
         len(column))
     try:
         while decoder.row < decoder.rows:
@@ -124,7 +124,7 @@ def flat_column(column: Any, schema_of: Callable[[int], Any], read: Any, kind: A
             if programs[number] is None:
                 return None
             decoder.decode(values, programs[number], number)
-    except native.AvroError as failure:
+    except avro.AvroError as failure:
         raise SerializationError(str(failure)) from failure
     return _assembled(decoder.finish(), len(column), kind, read)
 

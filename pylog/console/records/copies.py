@@ -15,7 +15,7 @@ from typing import Any
 from pylog._native.client.batch_builder import copied
 from pylog._native.client.columns import ColumnReader, Fetched
 from pylog._native.client.search import Search
-from pylog._native.records import batch as native
+from pylog._native.records import batch as native_batch
 from pylog.client.admin.admin import Admin
 from pylog.client.columns.rows import Row, rows_of
 from pylog.client.consumer.range_reader import Chunk, RangeReader
@@ -117,19 +117,20 @@ class Copy:
                 chunk.start <= header.base_offset
                 and header.base_offset + header.last_offset_delta < chunk.end
                 # The base timestamp of a compacted batch may be the time of its tombstones' end.
-                and not header.attributes & (native.LOG_APPEND_TIME | native.DELETE_HORIZON)
-                and (header.attributes & native.CONTROL
+                and not header.attributes & native_batch.LOG_APPEND_TIME
+                and not header.attributes & native_batch.DELETE_HORIZON
+                and (header.attributes & native_batch.CONTROL
                      or header.record_count == header.last_offset_delta + 1)
-                for _, header in native.walk(chunk.records))
-        except native.BatchError:
+                for _, header in native_batch.walk(chunk.records))
+        except native_batch.BatchError:
             return False
 
     async def _pass_batches(self, job: Job, producer: Producer, chunk: Chunk) -> None:
         core = producer._core
-        for position, header in native.walk(chunk.records):
-            if header.attributes & native.CONTROL:
+        for position, header in native_batch.walk(chunk.records):
+            if header.attributes & native_batch.CONTROL:
                 continue
-            size = header.batch_length + native.LOG_OVERHEAD
+            size = header.batch_length + native_batch.LOG_OVERHEAD
             try:
                 batch = copied(chunk.records[position:position + size], chunk.partition)
             except ValueError as failure:

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from pylog.client.errors import AuthenticationError, KafkaError
 from pylog.config.console_access import NONE
-from pylog.console import session as sessions
+from pylog.console import session
 from pylog.console.app import address_of
 from pylog.console.clusters import log_in
 from pylog.console.pages import (
@@ -44,8 +44,8 @@ async def login(request: Request, cluster: None) -> Response:
         not_audited(request)
         return _form(request, config)
     form = await form_of(request)
-    token = request.cookies.get(sessions.LOGIN_COOKIE, "")
-    if not sessions.same(token, form.get("csrf", "")):
+    token = request.cookies.get(session.LOGIN_COOKIE, "")
+    if not session.same(token, form.get("csrf", "")):
         not_audited(request)
         return _form(request, config, "The form had expired. Log in again.", 403)
     user = required(form, "user", "User")[:USER_CHARACTERS_MAX]
@@ -71,17 +71,17 @@ async def login(request: Request, cluster: None) -> Response:
         return _form(request, config, f"The cluster {config.name} cannot be reached. Check that "
                      "its brokers are running, then try again.", 502, user)
     old = console.sessions.find(request)
-    session = await console.sessions.create(user, address_of(request))
+    new_session = await console.sessions.create(user, address_of(request))
     if old is not None:
         # The user adds a cluster: its connections move to the new session id.
-        session.clusters, old.clusters = old.clusters, {}
+        new_session.clusters, old.clusters = old.clusters, {}
         await console.sessions.end(old)
-    replaced = session.clusters.pop(config.name, None)
+    replaced = new_session.clusters.pop(config.name, None)
     if replaced is not None:
         await replaced.close()
-    session.clusters[config.name] = opened
+    new_session.clusters[config.name] = opened
     response = RedirectResponse(_next(request, console, config), 303)
-    console.sessions.set_cookie(response, session)
+    console.sessions.set_cookie(response, new_session)
     return response
 
 
@@ -96,7 +96,7 @@ def _cluster(console: Console, name: str) -> ClusterConfig:
 def _form(request: Request, config: ClusterConfig, failure: str = "", status: int = 200,
           user: str = "") -> Response:
     console: Console = request.app.state.console
-    request.state.login_token = request.cookies.get(sessions.LOGIN_COOKIE) or sessions.new_token()
+    request.state.login_token = request.cookies.get(session.LOGIN_COOKIE) or session.new_token()
     response = render(request, "login.html", status, config=config, failure=failure, user=user,
                       token=request.state.login_token, query=request.url.query)
     console.sessions.login_token(request, response)

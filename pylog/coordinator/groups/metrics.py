@@ -9,7 +9,7 @@ Source: none, specific to the group coordinator.
 import asyncio
 from collections import namedtuple
 
-from pylog.coordinator.groups.state import consumer_protocol as embedded
+from pylog.coordinator.groups.state import consumer_protocol
 from pylog.coordinator.groups.state.classic_group import CLASSIC, STREAMS
 from pylog.protocol.errors import ProtocolError
 
@@ -138,7 +138,7 @@ def stored_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
 def assigned(assignment: bytes) -> list:
     """Return [(topic, partition)] of a member's assignment; [] if it is no consumer assignment."""
     try:
-        return [(part.topic, index) for part in embedded.assignment(assignment).assigned_partitions
-                for index in part.partitions]
+        assigned = consumer_protocol.assignment(assignment).assigned_partitions
+        return [(topic.topic, index) for topic in assigned for index in topic.partitions]
     except ProtocolError:
         return []

@@ -9,7 +9,7 @@ from array import array
 
 from pylog.coordinator.groups import transactional_offsets
 from pylog.coordinator.groups.classic import protocol as classic_protocol
-from pylog.coordinator.groups.state import classic_records as records
+from pylog.coordinator.groups.state import classic_records
 from pylog.coordinator.groups.state import consumer_protocol
 from pylog.coordinator.groups.state.classic_group import (
     CLASSIC,
@@ -56,9 +56,9 @@ def commit(groups, request, entries, version: int = 0) -> int | list:
         if group.unstable:
             transactional_offsets.supersede(group, (topic, partition))
         if topic != stem_of:
-            stem_of, stem = topic, records.offset_keys(group, topic)
+            stem_of, stem = topic, classic_records.offset_keys(group, topic)
             groups.changed.add((group.id, topic))
-        changes.append((stem + partition.to_bytes(4, "big"), records.offset_value(entry)))
+        changes.append((stem + partition.to_bytes(4, "big"), classic_records.offset_value(entry)))
     groups.records += changes
     groups.events["offset_committed"] += len(changes)
     if not changes and group.is_spent and not group.generation:
@@ -86,8 +86,8 @@ def commit_in_transaction(groups, request, entries) -> list:
             continue
         entry = Offset(offset, epoch, metadata or "", wall_ms, NO_TIME, topic_id)
         transactional_offsets.add(groups, group, request.producer_id, (topic, partition), entry)
-        written.append((records.offset_key(group.id, topic, partition),
-                        records.offset_value(entry)))
+        written.append((classic_records.offset_key(group.id, topic, partition),
+                        classic_records.offset_value(entry)))
         errors.append(ErrorCode.NONE)
     if written:
         groups.records.append(TransactionalRecords(
@@ -248,7 +248,7 @@ def forget(groups, group, topic: str, partition: int) -> bool:
         groups, group, (topic, partition))
     if group.offsets.pop((topic, partition), None) is None and not open_here:
         return False
-    groups.records.append((records.offset_key(group.id, topic, partition), None))
+    groups.records.append((classic_records.offset_key(group.id, topic, partition), None))
     group.offset_keys.pop(topic, None)
     groups.changed.add((group.id, topic))
     return True
@@ -261,8 +261,8 @@ def forget_all(groups, group):
     for place in list(group.unstable):
         transactional_offsets.forget(groups, group, place)
     for count, (topic, partition) in enumerate(partitions, 1):
-        groups.records.append((records.offset_keys(group, topic) + partition.to_bytes(4, "big"),
-                               None))
+        key = classic_records.offset_keys(group, topic) + partition.to_bytes(4, "big")
+        groups.records.append((key, None))
         if count % FORGET_STEP == 0:
             yield
 

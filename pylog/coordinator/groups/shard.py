@@ -14,7 +14,7 @@ from pylog.coordinator.groups.consumer import (
     classic_members, heartbeat as consumer_heartbeat, records as consumer_records,
 )
 from pylog.coordinator.groups.share import heartbeat as share_heartbeat
-from pylog.coordinator.groups.state import classic_records as records
+from pylog.coordinator.groups.state import classic_records
 from pylog.coordinator.groups.classic import protocol as classic_protocol
 from pylog.coordinator.groups.state.group_store import GroupStore
 from pylog.coordinator.groups.state.modern_group import NO_RECORD
@@ -37,7 +37,7 @@ class GroupShard(GroupStore):
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Apply one record of the log, in order, before loaded(). Raises ProtocolError."""
-        decoded = records.decode(key, value)
+        decoded = classic_records.decode(key, value)
         if decoded is None:
             if key[:2] in STREAMS_KEYS:
                 self._replay_streams(key, value)

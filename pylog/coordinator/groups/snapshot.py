@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import Any
 
 from pylog.coordinator.groups.consumer import records as consumer_records
-from pylog.coordinator.groups.state import classic_records as records
+from pylog.coordinator.groups.state import classic_records
 from pylog.coordinator.groups.consumer.group import ConsumerGroup
 from pylog.coordinator.groups.state.classic_group import (
     CLASSIC, NO_TIME, STREAMS, Committed, Group, Offset,
@@ -123,7 +123,7 @@ class ShardSnapshot:
         if _kind(rest) != CLASSIC:
             group = self._read_members(txn, digest, group_id, rest)
         else:
-            group = records.group_from(group_id, rest) if rest else Group(group_id, NO_TIME)
+            group = classic_records.group_from(group_id, rest) if rest else Group(group_id, NO_TIME)
         for _, entries in _walk(txn, OFFSETS + self._partition + digest):
             topic, rest = _text(entries)
             group.offsets.update(_unpacked(topic, rest))
@@ -193,7 +193,7 @@ class ShardSnapshot:
                 _records_of(group).group_state(group))
         else:
             has_record = group.generation > 0 or group.protocol_type is not None
-            value = records.group_value(group) if has_record else b""
+            value = classic_records.group_value(group) if has_record else b""
         rows: list[Row] = [(GROUP + prefix, head + value),
                            (MEMBERS + prefix, b"" if group.members else None)]
         entries: dict[str, list[bytes]] = {topic: [] for topic in topics if topic is not None}

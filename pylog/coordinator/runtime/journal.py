@@ -18,7 +18,7 @@ from pylog._native.log.flush_waits import FlushWaits
 from pylog._native.log.log import Log, LogError
 from pylog._native.log.producer_state import producer_of
 from pylog._native.records import batch
-from pylog.coordinator.runtime import transactional_batches as batches
+from pylog.coordinator.runtime import transactional_batches
 from pylog.coordinator.runtime.transactional_batches import Marker, TransactionalRecords
 from pylog.protocol.errors import Error, ErrorCode
 
@@ -324,7 +324,7 @@ def replay(partition_log: Log, offset: int, contiguous: bool = False) -> Iterato
                     raise MissingOffsets(offset, last_offset)
                 rows = batch.records(data[position:])
                 if header.attributes & (batch.TRANSACTIONAL | batch.CONTROL):
-                    found = batches.read(header, rows)
+                    found = transactional_batches.read(header, rows)
                     if found is not None:
                         yield found
                 else:

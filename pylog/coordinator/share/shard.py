@@ -12,7 +12,7 @@ from typing import Any
 
 from pylog.coordinator.runtime.journal import Token, Written
 from pylog.coordinator.runtime.timers import Time, Timers
-from pylog.coordinator.share import partition_state as share_state
+from pylog.coordinator.share import partition_state
 from pylog.coordinator.share.partition_state import NO_EPOCH, NO_OFFSET, Batch, ShareKey, ShareState
 from pylog.protocol import messages, records
 from pylog.protocol.errors import Error, ErrorCode
@@ -50,14 +50,14 @@ class ShareStates:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Apply one record of the log, in order, before loaded(). Raises ProtocolError."""
-        found = share_state.decode(key, value)
+        found = partition_state.decode(key, value)
         if found is None:
             return
         whose, is_snapshot, row = found
         if row is None:
             self.states.pop(whose, None)
         elif is_snapshot:
-            self.states[whose] = share_state.state_from(row)
+            self.states[whose] = partition_state.state_from(row)
         else:
             self.states.setdefault(whose, ShareState(row.snapshot_epoch)).update(row)
 
@@ -80,12 +80,13 @@ class ShareStates:
     def _record_snapshot(self, key: ShareKey, state: ShareState) -> None:
         state.updates = 0
         self.unsaved.discard(key)
-        self.records.append((share_state.snapshot_key(key), share_state.snapshot_value(state)))
+        self.records.append((partition_state.snapshot_key(key),
+                             partition_state.snapshot_value(state)))
 
     def _record_gone(self, key: ShareKey) -> None:
         del self.states[key]
         self.unsaved.discard(key)
-        self.records.append((share_state.snapshot_key(key), None))
+        self.records.append((partition_state.snapshot_key(key), None))
 
     # ---- requests -------------------------------------------------------------------------------
 
@@ -105,7 +106,7 @@ class ShareStates:
         state = ShareState(0 if known is None else known.snapshot_epoch + 1, state_epoch)
         state.leader_epoch = self._leader_epoch_of(key.topic_id, key.partition) or 0
         state.start_offset = start_offset
-        state.complete_count = share_state.NOT_COUNTED if start_offset == NO_OFFSET else 0
+        state.complete_count = partition_state.NOT_COUNTED if start_offset == NO_OFFSET else 0
         state.create_ms = state.write_ms = self._clock.wall_ms()
         self.states[key] = state
         self._record_snapshot(key, state)
@@ -144,8 +145,8 @@ class ShareStates:
             state_batches=[new.StateBatch(
                 first_offset=cell.first, last_offset=cell.last, delivery_state=cell.state,
                 delivery_count=cell.deliveries) for cell in batches])
-        self.records.append((share_state.update_key(key),
-                             records.encode_value(share_state.VALUE_VERSION, row)))
+        self.records.append((partition_state.update_key(key),
+                             records.encode_value(partition_state.VALUE_VERSION, row)))
 
     def _snapshot(self, key: ShareKey, state: ShareState) -> None:
         state.snapshot_epoch += 1

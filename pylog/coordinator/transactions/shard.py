@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pylog.coordinator.runtime.journal import Written
 from pylog.coordinator.runtime.timers import Time, Timers
 from pylog.coordinator.runtime.transactional_batches import EPOCH_BUMP_SINCE, EPOCH_MAX
-from pylog.coordinator.transactions import transaction_metadata as transaction
+from pylog.coordinator.transactions import transaction_metadata
 from pylog.coordinator.transactions.transaction_metadata import (
     AT_REST,
     COMPLETE_ABORT,
@@ -105,7 +105,7 @@ class Transactions:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Apply one record of the log, in order, before loaded(). Raises ProtocolError."""
-        decoded = transaction.decode(key, value)
+        decoded = transaction_metadata.decode(key, value)
         if decoded is None:
             return
         id_, found = decoded
@@ -133,7 +133,7 @@ class Transactions:
         """Abort transactions that have timed out, which fences their clients."""
         while (due := self.timers.take_due(self.clock.now_ms())) is not None:
             found = self.transactions[due[0]]
-            assert found.state == ONGOING, transaction.vars_of(found)
+            assert found.state == ONGOING, transaction_metadata.vars_of(found)
             if self._fence(found, NONE) is NeedProducerId:
                 self.responses.append((self._outbox, Overdue(found.id, found.start_ms)))
                 self.timers.set((found.id,), self.clock.now_ms() + OVERDUE_AGAIN_MS)
@@ -182,7 +182,7 @@ class Transactions:
             else:
                 return _not_initialized(ErrorCode.PRODUCER_FENCED)
         self.transactions[found.id] = found
-        found.partitions = transaction.NO_PARTITIONS
+        found.partitions = transaction_metadata.NO_PARTITIONS
         found.move(EMPTY, self.clock.wall_ms())
         found.start_ms = NONE
         found.timeout_ms = timeout_ms
@@ -337,8 +337,9 @@ class Transactions:
                 (found.producer_id, found.epoch) != (ended.producer_id, ended.epoch):
             return
         # The result must be the prepared one.
-        assert (found.state == PREPARE_COMMIT) == ended.committed, transaction.vars_of(found)
-        found.partitions = transaction.NO_PARTITIONS
+        assert (found.state == PREPARE_COMMIT) == ended.committed, \
+            transaction_metadata.vars_of(found)
+        found.partitions = transaction_metadata.NO_PARTITIONS
         found.move(COMPLETE_COMMIT if ended.committed else COMPLETE_ABORT, self.clock.wall_ms())
         if found.version >= EPOCH_BUMP_SINCE and found.next_producer_id != NONE:
             found.producer_id, found.epoch = found.next_producer_id, 0

@@ -14,7 +14,7 @@ from pylog.metadata.image.image import Image
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
-from pylog.security import authorizer, principals as identities
+from pylog.security import authorizer, principals
 from pylog.security.authorizer import Rule
 
 RULES_PER_FILTER_MAX = 10_000  # Kafka's limit; a filter that matches more is rejected.
@@ -162,7 +162,7 @@ def _check(rule: Rule, metadata_version: int) -> None:
     elif rule.resource_type == authorizer.CLUSTER \
             and rule.resource_name not in (authorizer.CLUSTER_NAME, authorizer.EVERYTHING):
         refused = "The only valid name for the CLUSTER resource is kafka-cluster"
-    elif identities.parse(rule.principal) is None:
+    elif principals.parse(rule.principal) is None:
         refused = f"Could not parse principal from `{rule.principal}` (no colon is present " \
                   "separating the principal type from the principal name)"
     elif not rule.host:

@@ -13,12 +13,12 @@ from pylog._native.log.log import LogError
 from pylog.eventloop.slices import in_slices
 from pylog.eventloop.threads import in_thread
 from pylog.metadata.controller import (
-    broker_registration as brokers, client_quotas as quotas, configs, features,
+    broker_registration, client_quotas, configs, features,
 )
 from pylog.metadata.controller.broker_control import Members
 from pylog.metadata.controller.decision_queue import after
 from pylog.metadata.controller.partitions import (
-    elections, partitions, reassignments, topic_branches as branching, topics as controller,
+    elections, partitions, reassignments, topic_branches, topics,
 )
 from pylog.metadata.controller.partitions.partition_change import Rules
 from pylog.metadata.image.image import RESOURCE_BROKER
@@ -38,7 +38,7 @@ class ActiveController(Members):
     def __init__(self, metadata_log, tail, logs, settings, random, node_id: int, cluster_id=None):
         super().__init__(metadata_log, tail, settings, random, node_id, cluster_id)
         self._logs = logs
-        self._producer_ids = controller.ProducerIds(0, 0)
+        self._producer_ids = topics.ProducerIds(0, 0)
 
     # ---- before requests are served; these block ------------------------------------------------
 
@@ -52,11 +52,11 @@ class ActiveController(Members):
         records = self._first_records()
         if "broker" in self._settings["process.roles"]:
             if not self._settings.controller_listeners:
-                records += controller.reduce_to_single_broker(self._image, self._node_id)
-            records += controller.elect_after_restart(
+                records += topics.reduce_to_single_broker(self._image, self._node_id)
+            records += topics.elect_after_restart(
                 after(self._image, records), self._node_id, clean)
         elif self._image.offset == -1:
-            records += [*controller.bootstrap_cluster(self._image, self._settings), *first]
+            records += [*topics.bootstrap_cluster(self._image, self._settings), *first]
         records += configs.reencrypt(self._image, self._settings)
         self._commit_now(records)
 
@@ -73,7 +73,7 @@ class ActiveController(Members):
             image = self._image
             records = self._first_records()
             if image.offset == -1:
-                records += [*controller.bootstrap_cluster(self._image, self._settings), *first]
+                records += [*topics.bootstrap_cluster(self._image, self._settings), *first]
             records += configs.reencrypt(image, self._settings)
             await self._commit(records)
         self.tend(previous)
@@ -96,14 +96,16 @@ class ActiveController(Members):
 
     def _registration(self, endpoints, directories, cordoned, first=()) -> list:
         image = self._image
-        records = [*controller.bootstrap(image), *first] if image.offset == -1 else []
-        records += controller.register_broker(
+        records = [*topics.bootstrap(image), *first] if image.offset == -1 else []
+        records += topics.register_broker(
             after(image, records), self._node_id, endpoints, self._settings["broker.rack"],
             directories, self._random)
-        records += controller.unfence_broker(after(image, records), self._node_id)
+        records += topics.unfence_broker(after(image, records), self._node_id)
         # No record is needed if nothing was ever cordoned.
-        return records + (brokers.cordoned(after(image, records), self._node_id, cordoned)
-                          if cordoned else [])
+        if cordoned:
+            records += broker_registration.cordoned(
+                after(image, records), self._node_id, cordoned)
+        return records
 
     # ---- decisions ------------------------------------------------------------------------------
 
@@ -115,7 +117,7 @@ class ActiveController(Members):
     async def cordon(self, directories) -> None:
         """Record which directories get no new partitions; does not wait for the effects."""
         await self._changed_itself(
-            lambda: brokers.cordoned(self._image, self._node_id, directories))
+            lambda: broker_registration.cordoned(self._image, self._node_id, directories))
 
     async def _changed_itself(self, decide) -> None:
         """Commit the records that decide() returns about this broker, in turn. Errors are only
@@ -135,15 +137,15 @@ class ActiveController(Members):
         mutations: as for topics.create_topics.
         """
         async with self._deciding:
-            request, branches, refused = branching.split_branches(self._image, request)
-            records, results = await in_slices(controller.create_topics(
+            request, branches, refused = topic_branches.split_branches(self._image, request)
+            records, results = await in_slices(topics.create_topics(
                 self._image, request, self._settings, self._random, mutations))
             if branches and records:
-                branching.with_epochs(self._image, records, results, branches)
+                topic_branches.with_epochs(self._image, records, results, branches)
                 # A source created just before has logs only once its records are in force.
                 await self._caught_up()
                 results = await in_thread(self._prepare_branches, results, branches)
-                records = branching.without(
+                records = topic_branches.without(
                     records, [result for result in results if result.error != ErrorCode.NONE])
             failure = await self._tried(records)
             if failure is not None:
@@ -181,11 +183,11 @@ class ActiveController(Members):
             prepared.append(result)
         return prepared
 
-    async def delete_topics(self, topics, mutations=None) -> list:
+    async def delete_topics(self, wanted, mutations=None) -> list:
         """Delete topics: [(name or None, 16-byte id)]. Returns TopicResults."""
         async with self._deciding:
-            records, results = await in_slices(controller.delete_topics(
-                self._image, topics, self._settings, mutations))
+            records, results = await in_slices(topics.delete_topics(
+                self._image, wanted, self._settings, mutations))
             failure = await self._tried(records)
             if failure is not None:
                 results = _refused(results, failure, lambda result: (
@@ -263,7 +265,7 @@ class ActiveController(Members):
     async def alter_client_quotas(self, request, hosts) -> list:
         """Decide an AlterClientQuotasRequest; hosts and results as for client_quotas.alter."""
         async with self._deciding:
-            records, results = quotas.alter(self._image, request.entries, hosts)
+            records, results = client_quotas.alter(self._image, request.entries, hosts)
             if request.validate_only:
                 return results
             results, offset = await self._committed(records, results)
@@ -328,11 +330,11 @@ class ActiveController(Members):
         while not self._producer_ids.count:
             async with self._deciding:
                 if not self._producer_ids.count:
-                    records, block = controller.allocate_producer_ids(self._image, self._node_id)
+                    records, block = topics.allocate_producer_ids(self._image, self._node_id)
                     await self._tail.wait(await self._commit(records))
                     self._producer_ids = block
         first, count = self._producer_ids
-        self._producer_ids = controller.ProducerIds(first + 1, count - 1)
+        self._producer_ids = topics.ProducerIds(first + 1, count - 1)
         return first
 
 

@@ -13,18 +13,12 @@ import logging
 
 from pylog import supervisor
 from pylog._native.log.log import LogError
-from pylog.metadata.controller import broker_registration as brokers
+from pylog.metadata.controller import broker_registration
 from pylog.metadata.controller import liveness_probe
 from pylog.metadata.controller.broker_heartbeats import Heartbeats
 from pylog.metadata.controller.decision_queue import Decider
-from pylog.metadata.controller.partitions import (
-    alter_partition as isr,
-)
-from pylog.metadata.controller.partitions import (
-    elections,
-    replica_directories,
-    topics,
-)
+from pylog.metadata.controller.partitions import elections, replica_directories, topics
+from pylog.metadata.controller.partitions.alter_partition import WITH_EPOCHS, change_isr
 from pylog.metadata.controller.partitions.partition_change import Rules
 from pylog.metadata.log.metadata_log import NotController
 from pylog.protocol import messages
@@ -75,7 +69,7 @@ class Members(Decider):
                     ErrorCode.INVALID_REGISTRATION,
                     f"Broker {local_id} is its own controller, and the only broker: one of "
                     "several has its controllers in other processes, or three of them")
-            return brokers.register(
+            return broker_registration.register(
                 self._rules(), self._known(), request, self._cluster_id, _now_ns())
 
         response = messages.BrokerRegistrationResponse
@@ -99,12 +93,13 @@ class Members(Decider):
             if not self.is_active:
                 raise NotController()
             known = self._known()
-            needs_decision = brokers.needs_decision(self._image, known, request)
+            needs_decision = broker_registration.needs_decision(self._image, known, request)
             known.came(request.broker_id, connection)
             if not needs_decision:
                 # A heartbeat that changes nothing waits for no decision.
                 broker = self._image.brokers[request.broker_id]
-                state = brokers.State(broker.fenced, broker.in_controlled_shutdown, False)
+                state = broker_registration.State(
+                    broker.fenced, broker.in_controlled_shutdown, False)
             else:
                 state = await self._heartbeat(request, connection)
             known = self._known()
@@ -134,7 +129,8 @@ class Members(Decider):
             self._check_connection(request.broker_id, connection)
             before, was_fenced = self._image.offset, self._image.brokers[request.broker_id].fenced
             state, offset = await self._decided_in_turn(
-                lambda: brokers.process_heartbeat(self._rules(), self._known(), request))
+                lambda: broker_registration.process_heartbeat(
+                    self._rules(), self._known(), request))
             if was_fenced and not state.is_fenced:
                 self._known().unfenced(request.broker_id, _now_ns())
             if state.is_stopping and (
@@ -142,12 +138,12 @@ class Members(Decider):
                 self._known().stopping(request.broker_id, offset)
         return state
 
-    async def alter_partition(self, request, version: int = isr.WITH_EPOCHS):
+    async def alter_partition(self, request, version: int = WITH_EPOCHS):
         """Decide an AlterPartitionRequest. Returns its response."""
         def decision():
-            brokers.check_epoch(self._image, request.broker_id, request.broker_epoch)
+            broker_registration.check_epoch(self._image, request.broker_id, request.broker_epoch)
             yield
-            return isr.alter(self._rules(), request, version)
+            return change_isr(self._rules(), request, version)
 
         try:
             return (await self._decided(decision))[0]
@@ -158,7 +154,7 @@ class Members(Decider):
     async def assign_directories(self, request):
         """Decide an AssignReplicasToDirsRequest. Returns its response."""
         def decision():
-            brokers.check_epoch(self._image, request.broker_id, request.broker_epoch)
+            broker_registration.check_epoch(self._image, request.broker_id, request.broker_epoch)
             return (yield from replica_directories.assign(self._rules(), request))
 
         try:
@@ -170,7 +166,7 @@ class Members(Decider):
     async def allocate_producer_ids(self, request):
         """Decide an AllocateProducerIdsRequest. Returns its response."""
         def decision():
-            brokers.check_epoch(self._image, request.broker_id, request.broker_epoch)
+            broker_registration.check_epoch(self._image, request.broker_id, request.broker_epoch)
             yield
             return topics.allocate_producer_ids(self._image, request.broker_id)
 
@@ -192,7 +188,7 @@ class Members(Decider):
                 raise Refusal(ErrorCode.INVALID_REQUEST,
                               f"Broker {request.broker_id} is its own controller, and the only "
                               "broker")
-            records = yield from brokers.unregistered(self._rules(), request.broker_id)
+            records = yield from broker_registration.unregistered(self._rules(), request.broker_id)
             return records, None
 
         response = messages.UnregisterBrokerResponse
@@ -268,7 +264,7 @@ class Members(Decider):
             broker = self._image.brokers.get(broker_id)
             if broker is None or broker.fenced or self._known().is_alive(broker_id, _now_ns()):
                 return [], False
-            return (yield from brokers.fenced(self._rules(), broker_id)), True
+            return (yield from broker_registration.fenced(self._rules(), broker_id)), True
 
         fenced, _ = await self._decided(decision)
         if fenced:

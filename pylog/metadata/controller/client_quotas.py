@@ -8,7 +8,7 @@ Source: KIP-546; error codes, their order and their texts as Kafka 4.3's.
 
 from collections import namedtuple
 
-from pylog.config import client_quotas as quotas
+from pylog.config import client_quotas
 from pylog.metadata.image.image import Image
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
@@ -16,9 +16,10 @@ from pylog.protocol.errors import ErrorCode
 
 LONG, INT, DOUBLE = "LONG", "INT", "DOUBLE"
 LIMITS = {LONG: 2.0 ** 63, INT: 2.0 ** 31 - 1}
-OF_CLIENTS = {quotas.PRODUCER_BYTE_RATE: LONG, quotas.CONSUMER_BYTE_RATE: LONG,
-              quotas.REQUEST_PERCENTAGE: DOUBLE, quotas.CONTROLLER_MUTATION_RATE: DOUBLE}
-OF_ADDRESSES = {quotas.CONNECTION_CREATION_RATE: INT}
+OF_CLIENTS = {client_quotas.PRODUCER_BYTE_RATE: LONG, client_quotas.CONSUMER_BYTE_RATE: LONG,
+              client_quotas.REQUEST_PERCENTAGE: DOUBLE,
+              client_quotas.CONTROLLER_MUTATION_RATE: DOUBLE}
+OF_ADDRESSES = {client_quotas.CONNECTION_CREATION_RATE: INT}
 FRACTION_MAX = 1e-6
 
 Altered = namedtuple("Altered", ("entity", "error", "message"),
@@ -33,7 +34,7 @@ def alter(image: Image, entries, hosts):
     """
     records, results = [], {}
     for entry in entries:
-        entity = quotas.entity((part.entity_type, part.entity_name) for part in entry.entity)
+        entity = client_quotas.entity((part.entity_type, part.entity_name) for part in entry.entity)
         try:
             names = [op.key for op in entry.ops]
             if entity in results or len(set(names)) < len(names):
@@ -49,7 +50,7 @@ def alter(image: Image, entries, hosts):
 
 def _text(entity) -> str:
     """Return an entity as in Kafka's messages, with the order of its Java map."""
-    order = {quotas.CLIENT_ID: 0, quotas.USER: 1, quotas.IP: 2}
+    order = {client_quotas.CLIENT_ID: 0, client_quotas.USER: 1, client_quotas.IP: 2}
     parts = sorted(entity, key=lambda part: order.get(part[0], 3))
     shown = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in parts)
     return f"ClientQuotaEntity(entries={{{shown}}})"
@@ -79,7 +80,7 @@ def _check_entity(entity) -> None:
     if not entity:
         raise _bad("Invalid empty client quota entity")
     for kind, name in entity:
-        if kind not in (quotas.USER, quotas.CLIENT_ID, quotas.IP):
+        if kind not in (client_quotas.USER, client_quotas.CLIENT_ID, client_quotas.IP):
             raise _bad(f"Unhandled client quota entity type: {kind}")
         if name == "":
             raise _bad(f"Empty {kind} not supported")
@@ -87,12 +88,12 @@ def _check_entity(entity) -> None:
 
 def _types(entity, hosts) -> dict:
     kinds = dict(entity)
-    if quotas.IP not in kinds:
+    if client_quotas.IP not in kinds:
         return OF_CLIENTS
     if len(kinds) > 1:
         raise _bad("Invalid quota entity combination, IP entity shouldnot be combined with User "
                    "or ClientId")
-    name = kinds[quotas.IP]
+    name = kinds[client_quotas.IP]
     if name is not None and name not in hosts:
         raise _bad(f"{name} is not a valid IP or resolvable host.")
     return OF_ADDRESSES

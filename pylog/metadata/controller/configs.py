@@ -13,8 +13,8 @@ from collections import Counter, namedtuple
 
 from pylog.config import ConfigError, catalogue, clusters, dynamic, groups
 from pylog.config.values import format_value
-from pylog.metadata.controller import broker_registration as brokers
-from pylog.metadata.controller.partitions import eligible_leader_replicas as eligible
+from pylog.metadata.controller import broker_registration
+from pylog.metadata.controller.partitions import eligible_leader_replicas
 from pylog.metadata.controller.partitions import topics
 from pylog.metadata.image.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image
 from pylog.protocol import messages
@@ -61,7 +61,7 @@ def alter(image: Image, resources, settings, node_id: int, incremental: bool):
             results.append(Altered(_error_of(resource), str(error)))
         else:
             results.append(Altered())
-    return records + eligible.cleared(image, records), results
+    return records + eligible_leader_replicas.cleared(image, records), results
 
 
 def own_fault(image: Image, resource, settings, node_id: int, incremental: bool) -> Altered | None:
@@ -197,20 +197,20 @@ def _setting(kind: int, name: str):
 
 def _check_eligible(image: Image, name: str, resource, incremental: bool) -> None:
     """Raise Refusal if the change breaks ELR's single min.insync.replicas (KIP-966)."""
-    if not image.features.get(eligible.ELR_FEATURE, 0):
+    if not image.features.get(eligible_leader_replicas.ELR_FEATURE, 0):
         return
     named = {config.name: config for config in resource.configs}
-    config = named.get(eligible.MIN_IN_SYNC)
+    config = named.get(eligible_leader_replicas.MIN_IN_SYNC)
     if name and config is not None:
         raise Refusal(ErrorCode.INVALID_CONFIG,
-                      f"Broker-level {eligible.MIN_IN_SYNC} cannot be altered while ELR is "
-                      "enabled.")
+                      f"Broker-level {eligible_leader_replicas.MIN_IN_SYNC} cannot be altered "
+                      "while ELR is enabled.")
     goes = config is not None and config.config_operation == DELETE if incremental \
         else config is None
     if not name and goes:
         raise Refusal(ErrorCode.INVALID_CONFIG,
-                      f"Cluster-level {eligible.MIN_IN_SYNC} cannot be removed while ELR is "
-                      "enabled.")
+                      f"Cluster-level {eligible_leader_replicas.MIN_IN_SYNC} cannot be removed "
+                      "while ELR is enabled.")
 
 
 def _check_node(image: Image, name: str, node_id: int, settings) -> None:
@@ -247,10 +247,10 @@ def _check_broker(image, current: dict, resource, settings, node_id, incremental
     base = settings.usable_dynamic(current, per_broker) if incremental else {}
     changes = _changes(RESOURCE_BROKER, base, resource, incremental)
     wanted = {key: value for key, value in {**base, **changes}.items() if value is not None}
-    if CORDONED in changes and not brokers.has_cordons(image):
+    if CORDONED in changes and not broker_registration.has_cordons(image):
         raise Refusal(ErrorCode.INVALID_CONFIG,
                       f"The {CORDONED} configuration value cannot be set because it requires "
-                      f"metadata.version >= {brokers.CORDONING}")
+                      f"metadata.version >= {broker_registration.CORDONING}")
     if per_broker and node_number(resource.resource_name) != node_id:
         # That broker has already checked: only it has its files and its configuration file.
         dynamic.check_layer(wanted, per_broker)
@@ -266,9 +266,9 @@ def _check_listeners(candidate, changed: set[str]) -> None:
     opens = not changed.isdisjoint(("listeners", "listener.security.protocol.map"))
     if opens or any(name.startswith("ssl.") for name in changed):
         # Imported here: it loads OpenSSL.
-        from pylog.security.tls import listener_tls as tls
+        from pylog.security.tls import listener_tls
 
-        tls.check(candidate)
+        listener_tls.check(candidate)
     if opens or any("sasl." in name for name in changed):
         from pylog.security.sasl import sasl
 

@@ -10,7 +10,7 @@ Source: KIP-631 (records and their meaning), KIP-966 (eligible leader replicas).
 
 from collections import namedtuple
 
-from pylog.config import client_quotas as quotas
+from pylog.config import client_quotas
 from pylog.config import internal_topics
 
 RESOURCE_TOPIC = 2
@@ -307,7 +307,7 @@ def _config(fold: _Fold, record) -> None:
 
 
 def _client_quota(fold: _Fold, record) -> None:
-    entity = quotas.entity((part.entity_type, part.entity_name) for part in record.entity)
+    entity = client_quotas.entity((part.entity_type, part.entity_name) for part in record.entity)
     values = dict(fold.client_quotas.get(entity, {}))
     if record.remove:
         values.pop(record.key, None)

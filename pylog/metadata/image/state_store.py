@@ -27,7 +27,7 @@ import lmdb
 
 from pylog._native.records.batch import crc32c
 from pylog.log.checkpoint_files import sync_directory, write_whole
-from pylog.log.partition_log import Checkpoint
+from pylog.log.partition_logs import Checkpoint
 from pylog.metadata.image.image import Broker, Endpoint, Image, Partition, Topic, security_key
 from pylog.metadata.image.snapshot import encoded
 from pylog.protocol import records

@@ -12,8 +12,8 @@ import os
 
 from pylog._native.log.log import LogError
 from pylog._native.records import batch
-from pylog.log import partition_log
-from pylog.metadata.image import snapshot as snapshots
+from pylog.log import partition_logs
+from pylog.metadata.image import snapshot
 from pylog.metadata.image.state_store import METADATA_LOG_ID
 from pylog.metadata.log.metadata_log import Conflict, MetadataBatch, MetadataLog
 
@@ -56,10 +56,10 @@ class LocalLog(MetadataLog):
         self._folder = os.path.join(directory.path, f"{TOPIC}-0")
         if not os.path.isdir(self._folder):
             checkpoint = None
-        self._log = partition_log.open_log(
+        self._log = partition_logs.open_log(
             directory, TOPIC, 0, METADATA_LOG_ID, self._config,
-            checkpoint or partition_log.NOTHING_KNOWN, checkpoint is not None, now_ms())
-        self._snapshot = snapshots.newest(self._folder)
+            checkpoint or partition_logs.NOTHING_KNOWN, checkpoint is not None, now_ms())
+        self._snapshot = snapshot.newest(self._folder)
         # A snapshot's epoch counts too: the records that it covers may be deleted from the log.
         self._epoch = max(self._log.last_epoch, self._snapshot[2] if self._snapshot else 0, 0)
 
@@ -86,10 +86,10 @@ class LocalLog(MetadataLog):
         within = self._log.start_offset <= offset < self._log.end_offset
         return offset == -1 or within and self._log.epoch_of(offset) == epoch
 
-    def close(self) -> partition_log.Checkpoint:
+    def close(self) -> partition_logs.Checkpoint:
         """Flush everything; return the checkpoint for the next start. Raises LogError's kinds."""
         self._log.settle(self._now_ms())
-        return partition_log.at_rest(self._log)
+        return partition_logs.at_rest(self._log)
 
     def append(self, new: list, epoch: int, expected_end: int) -> int:
         if self._failure is not None:
@@ -113,7 +113,7 @@ class LocalLog(MetadataLog):
 
     def values_of(self, new: list) -> list[bytes]:
         """Return the records as encoded in the log, in the cluster's metadata.version."""
-        return [snapshots.encoded(record, self.metadata_version) for record in new]
+        return [snapshot.encoded(record, self.metadata_version) for record in new]
 
     def _take_back(self, end: int, error: LogError) -> None:
         """Truncate a failed append."""
@@ -140,7 +140,7 @@ class LocalLog(MetadataLog):
             for position, header in batch.walk(data):
                 last_offset = header.base_offset + header.last_offset_delta
                 if last_offset >= offset:
-                    yield MetadataBatch(last_offset, header.leader_epoch, snapshots.decoded(
+                    yield MetadataBatch(last_offset, header.leader_epoch, snapshot.decoded(
                         memoryview(data)[position:], header))
                 offset = last_offset + 1
 
@@ -158,7 +158,7 @@ class LocalLog(MetadataLog):
     def _snapshot_records(self, path: str):
         """Return a snapshot's records, None if it is damaged and the log can be read instead."""
         try:
-            return snapshots.read(path)
+            return snapshot.read(path)
         except ValueError:
             # Includes BatchError and ProtocolError.
             if self._log.start_offset > 0 or self._log.end_offset == 0:
@@ -217,8 +217,8 @@ class LocalLog(MetadataLog):
         return self._epoch
 
     def snapshot(self, records: list, offset: int, epoch: int) -> None:
-        snapshots.write(self._folder, records, offset + 1, epoch, self._now_ms())
-        self._snapshot = snapshots.newest(self._folder)
+        snapshot.write(self._folder, records, offset + 1, epoch, self._now_ms())
+        self._snapshot = snapshot.newest(self._folder)
         self._snapshot_ms = self._now_ms()
 
     def trim(self, offset: int) -> None:

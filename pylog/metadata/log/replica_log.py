@@ -11,7 +11,7 @@ import logging
 import os
 
 from pylog._native.log.log import LogError
-from pylog.log import partition_log
+from pylog.log import partition_logs
 from pylog.log.checkpoint_files import sync_directory, whole_file
 from pylog.metadata.image import snapshot
 from pylog.metadata.image.image import Image, MetadataError
@@ -115,9 +115,9 @@ class ObservedLog(LocalLog):
             if not name.endswith((".checkpoint", ".metadata")):
                 os.unlink(os.path.join(self._folder, name))
         sync_directory(self._folder)
-        known = partition_log.NOTHING_KNOWN._replace(
+        known = partition_logs.NOTHING_KNOWN._replace(
             log_start_offset=offset, recovery_point=offset, high_watermark=offset)
-        self._log = partition_log.open_log(
+        self._log = partition_logs.open_log(
             self._directory, TOPIC, 0, METADATA_LOG_ID, self._config, known, False,
             self._now_ms())
         self._log.become_follower(self._epoch)

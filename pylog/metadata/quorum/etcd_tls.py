@@ -38,19 +38,19 @@ def context(settings):
     if not is_secured(settings):
         return None
     # Imported here: it loads Python's ssl.
-    from pylog.security.tls import outgoing_tls as outgoing
+    from pylog.security.tls import outgoing_tls
 
-    return outgoing.context(_getter(settings))
+    return outgoing_tls.context(_getter(settings))
 
 
 def write_files(settings) -> Files | None:
     """Write the files for this host's etcd, None for plain text. Raises ConfigError, OSError."""
     if not is_secured(settings):
         return None
-    from pylog.security.tls import key_stores as stores
+    from pylog.security.tls import key_stores
 
     get = _getter(settings)
-    own, trusted = stores.own(get), stores.trusted(get)
+    own, trusted = key_stores.own(get), key_stores.trusted(get)
     prefix = f"listener.name.{_listener(settings).lower()}."
     if own is None or trusted is None:
         raise ConfigError(f"the etcd of a cluster whose controllers use TLS needs {prefix}ssl."
@@ -95,9 +95,9 @@ class Renewal:
     def _now(self) -> tuple:
         if not is_secured(self._settings):
             return ()
-        from pylog.security.tls import key_stores as stores
+        from pylog.security.tls import key_stores
 
-        return stores.stamp(stores.files(_getter(self._settings)))
+        return key_stores.stamp(key_stores.files(_getter(self._settings)))
 
 
 def _listener(settings) -> str:

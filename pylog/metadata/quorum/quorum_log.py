@@ -14,7 +14,7 @@ import shutil
 from pylog._native.log.log import LogError
 from pylog._native.records import batch
 from pylog.log.checkpoint_files import free_name
-from pylog.metadata.image import snapshot as snapshots
+from pylog.metadata.image import snapshot
 from pylog.metadata.log.metadata_log import Conflict, MetadataBatch
 from pylog.metadata.log.replica_log import ObservedLog
 from pylog.metadata.quorum.quorum_state import Quorum, Term, TooLong
@@ -64,7 +64,7 @@ class QuorumLog(ObservedLog):
                 # Copied batches are not read again: return them now, and raise on the next call.
                 break
             found.append(MetadataBatch(header.base_offset + header.last_offset_delta,
-                                       header.leader_epoch, snapshots.decoded(data, header)))
+                                       header.leader_epoch, snapshot.decoded(data, header)))
         return found
 
     def _copy(self, base: int, data: bytes):

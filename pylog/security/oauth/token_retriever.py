@@ -14,7 +14,7 @@ from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from pylog.config.errors import ConfigError
-from pylog.security.oauth import client_assertions as assertions, token_source as issued
+from pylog.security.oauth import client_assertions, token_source
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def of(get: Callable[[str], Any], options: dict[str, str], clock: Callable[[], f
     scheme = urlsplit(url).scheme
     if scheme == "file" and kind in (RETRIEVERS[0], FILE):
         path = unquote(urlsplit(url).path)
-        return Retrieval(path, partial(issued.read, path))
+        return Retrieval(path, partial(token_source.read, path))
     if kind == FILE or scheme not in ("http", "https"):
         wanted = "file:///path" if kind == FILE else "https://… or http://…"
         wanted += ", or file:///path" if kind == RETRIEVERS[0] else ""
@@ -61,21 +61,23 @@ def _token_request(kind: str, url: str, get: Callable[[str], Any], options: dict
            clock: Callable[[], float], tls: ssl.SSLContext | None) -> Retrieval:
     client = get(CLIENT_ID) or options.get("clientId")
     secret, proof = get(SECRET) or options.get("clientSecret"), None
-    if kind == GRANT or get(assertions.FILE) or get(assertions.ISSUER):
+    if kind == GRANT or get(client_assertions.FILE) or get(client_assertions.ISSUER):
         _check_assertion(get)
-        proof, secret = partial(assertions.made, get, clock), None
+        proof, secret = partial(client_assertions.made, get, clock), None
     elif not client or not secret:
         missing = [name for name, value in ((CLIENT_ID, client), (SECRET, secret)) if not value]
         raise ConfigError(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set, nor "
-            f"{assertions.FILE}, nor {assertions.ISSUER} with {assertions.KEY}")
-    name = client or get(assertions.CLAIMS["sub"]) or get(assertions.ISSUER) or "its assertion"
-    return Retrieval(name, partial(issued.request_token, issued.Endpoint(
+            f"{client_assertions.FILE}, nor {client_assertions.ISSUER} with "
+            f"{client_assertions.KEY}")
+    name = client or get(client_assertions.CLAIMS["sub"]) or get(client_assertions.ISSUER) \
+        or "its assertion"
+    return Retrieval(name, partial(token_source.request_token, token_source.Endpoint(
         url, client, secret, get("sasl.oauthbearer.scope") or options.get("scope"), tls,
         proof, kind == GRANT), clock))
 
 
 def _check_assertion(get: Callable[[str], Any]) -> None:
-    if not get(assertions.FILE) and not get(assertions.KEY):
-        raise ConfigError(f"neither {assertions.KEY} nor {assertions.FILE} is set: "
+    if not get(client_assertions.FILE) and not get(client_assertions.KEY):
+        raise ConfigError(f"neither {client_assertions.KEY} nor {client_assertions.FILE} is set: "
                           "set the key that signs assertions, or the file that contains one")

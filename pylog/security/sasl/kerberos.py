@@ -117,9 +117,10 @@ class Exchange:
 
 def tokens(service: str, host: str, principal: str | None,
            keytab: str | None) -> Generator[bytes, bytes, None]:
-    """The client side, as proofs.tokens. service, host: of the requested ticket. keytab: of the
-    principal; None: use the ticket cache. Each step may block on the KDC. Raises
-    AuthenticationFailed, ConfigError.
+    """Yield the client's tokens, as client_exchange.tokens does.
+
+    service, host: of the requested ticket. keytab: of the principal; None: use the ticket cache.
+    Each step may block on the KDC. Raises AuthenticationFailed, ConfigError.
     """
     gssapi = library()
     try:

@@ -14,9 +14,9 @@ import secrets
 
 from pylog.config.errors import ConfigError
 from pylog.config.listeners import SASL_PROTOCOLS
-from pylog.security import principals as identities
+from pylog.security import principals
 from pylog.security.sasl import (
-    delegation_token as delegation, jaas, kerberos, oauthbearer as bearer, plain, scram,
+    delegation_token, jaas, kerberos, oauthbearer, plain, scram,
 )
 from pylog.security.errors import AuthenticationFailed
 
@@ -80,7 +80,7 @@ class Login:
     @property
     def principal(self) -> Principal:
         assert self.is_complete
-        return identities.user(self.name) if self.token is None else self.token.owner
+        return principals.user(self.name) if self.token is None else self.token.owner
 
     def left_ms(self, now_ms: int) -> int:
         """Return the remaining lifetime of the credentials, at least 1; 0: unlimited."""
@@ -103,7 +103,7 @@ class Mechanisms:
         self._passwords: dict[str, dict[str, str]] = {}
         self._keys: dict[str, tuple[tuple, Keys]] = {}  # Listener -> (settings, keys).
         self._acceptors: dict[tuple, kerberos.Acceptor] = {}  # Settings -> acceptor.
-        self._delegation: delegation.Delegation | None = None
+        self._delegation: delegation_token.Delegation | None = None
 
     def check(self, contacts_issuer: bool = True) -> None:
         """Raise ConfigError for a listener that no client could log in to. asks: as in check_login.
@@ -143,13 +143,13 @@ class Mechanisms:
         if mechanism == PLAIN:
             return Login(mechanism, plain.Exchange(self._known_passwords(listener)))
         if mechanism == BEARER:
-            return Login(mechanism, bearer.Exchange(self._tokens_of(listener).check))
+            return Login(mechanism, oauthbearer.Exchange(self._tokens_of(listener).check))
         if mechanism == kerberos.MECHANISM:
             return Login(mechanism, self._acceptor_of(listener).begin())
         number = scram.MECHANISMS[mechanism]
 
         def find(name: str, extensions: dict) -> scram.Credential | None:
-            if extensions.get(delegation.EXTENSION) != "true":
+            if extensions.get(delegation_token.EXTENSION) != "true":
                 return self._credential(name, number)
             login.token = self._delegated(name, number)
             return None if login.token is None else login.token.credential
@@ -174,7 +174,7 @@ class Mechanisms:
         if secret is None:
             return None
         if self._delegation is None:
-            self._delegation = delegation.Delegation(
+            self._delegation = delegation_token.Delegation(
                 self._scram_records, secret, self._secret, self._now_ms)
         return self._delegation.find(token_id, mechanism)
 
@@ -284,6 +284,6 @@ class Mechanisms:
         """
         if text is None:
             return None
-        from pylog.security.tls import outgoing_tls as outgoing
+        from pylog.security.tls import outgoing_tls
 
-        return outgoing.towards_issuer(jaas.options(text))
+        return outgoing_tls.towards_issuer(jaas.options(text))

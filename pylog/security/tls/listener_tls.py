@@ -14,7 +14,7 @@ import threading
 from pylog._native.server.tls import VERSIONS, TlsError, TlsServer, library
 from pylog.config import ConfigError
 from pylog.config.listeners import TLS_PROTOCOLS
-from pylog.security.tls import key_stores as stores, principal_mapping as certificate_names
+from pylog.security.tls import key_stores, principal_mapping
 
 log = logging.getLogger("pylog.tls")
 
@@ -49,7 +49,7 @@ class ListenerTls:
             raise ConfigError(text if text.startswith(where) else f"{where}: {text}") from None
         log.info("the listener speaks TLS", extra={
             "listener": self._listener.name, "library": library(),
-            "expires": stores.chain_expiry(own.chain)})
+            "expires": key_stores.chain_expiry(own.chain)})
 
     def refresh(self) -> bool:
         """Reload if settings or files have changed, and return True if new ones apply. Logs each
@@ -67,14 +67,14 @@ class ListenerTls:
                 "listener": self._listener.name, "reason": str(error)})
             return False
         log.info("new connections get the new certificates", extra={
-            "listener": self._listener.name, "expires": stores.chain_expiry(own.chain)})
+            "listener": self._listener.name, "expires": key_stores.chain_expiry(own.chain)})
         return True
 
     def _now(self) -> tuple:
         get = getter(self._settings, self._listener)
         revoked = get("ssl.crl.location")
-        return (tuple(get(name) for name in NAMES), stores.state(get),
-                stores.stamp([revoked] if revoked else []))
+        return (tuple(get(name) for name in NAMES), key_stores.state(get),
+                key_stores.stamp([revoked] if revoked else []))
 
 
 def getter(settings, listener):
@@ -90,12 +90,12 @@ def getter(settings, listener):
     return get
 
 
-def use(server: TlsServer, settings, listener) -> stores.Own:
+def use(server: TlsServer, settings, listener) -> key_stores.Own:
     """Apply the settings to new connections. Blocks. Raises ConfigError."""
     get = getter(settings, listener)
     if listener.protocol == "SSL":
-        certificate_names.Rules(get(certificate_names.NAME))
-    own = stores.own(get)
+        principal_mapping.Rules(get(principal_mapping.NAME))
+    own = key_stores.own(get)
     if own is None:
         raise ConfigError(f"{listener!r} speaks TLS and has no certificate: set "
                           f"listener.name.{listener.name.lower()}.ssl.keystore.location, or "
@@ -106,8 +106,8 @@ def use(server: TlsServer, settings, listener) -> stores.Own:
     try:
         server.use(
             chain=own.chain, key=own.key, key_password=own.key_password,
-            trusted=stores.trusted(get) if client_auth != "none" else None,
-            revoked=stores.pem_file(revoked) if revoked else None,
+            trusted=key_stores.trusted(get) if client_auth != "none" else None,
+            revoked=key_stores.pem_file(revoked) if revoked else None,
             ciphers=":".join(get("ssl.cipher.suites")).encode() or None,
             version_min=low, version_max=high, client_auth=client_auth)
     except TlsError as error:

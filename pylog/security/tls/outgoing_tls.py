@@ -12,7 +12,7 @@ import asyncio
 import os
 import ssl
 
-from pylog.security.tls import key_stores as stores
+from pylog.security.tls import key_stores
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,20 +41,20 @@ def context(get: Callable[[str], Any]) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.check_hostname = get("ssl.endpoint.identification.algorithm") != ""
-    trusted = stores.trusted(get)
+    trusted = key_stores.trusted(get)
     if trusted is None:
         made.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
         made.load_verify_locations(cadata=trusted.decode("latin-1"))
         # As in Java, any trusted certificate can end a chain.
         made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    own = stores.own(get)
+    own = key_stores.own(get)
     if own is not None:
         _load(made, own)
     return made
 
 
-def _load(made: ssl.SSLContext, own: stores.Own) -> None:
+def _load(made: ssl.SSLContext, own: key_stores.Own) -> None:
     # The ssl module accepts only files. An in-memory file is not readable by other users.
     descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
     try:
@@ -62,7 +62,7 @@ def _load(made: ssl.SSLContext, own: stores.Own) -> None:
             file.write(own.chain if own.key in own.chain else own.chain + own.key)
         made.load_cert_chain(f"/proc/self/fd/{descriptor}", password=own.key_password or b"")
     except ssl.SSLError as error:
-        raise stores.ConfigError(
+        raise key_stores.ConfigError(
             f"the client's certificate cannot be used: {error.reason or error}") from None
     finally:
         os.close(descriptor)
@@ -80,7 +80,7 @@ async def distrusted(failure: BaseException, host: str, port: int,
     """
     text = refused(failure, own_chain)
     if "expired" in text and isinstance(failure, ssl.SSLCertVerificationError):
-        return _with(stores.expiry(await _certificate(host, port)), text)
+        return _with(key_stores.expiry(await _certificate(host, port)), text)
     return text
 
 
@@ -97,7 +97,7 @@ def refused_text(reason: str, own_chain: Callable[[], bytes]) -> str:
 
 
 def _with_own(text: str, own_chain: Callable[[], bytes]) -> str:
-    return _with(stores.chain_expiry(own_chain()), text) if text == OWN_EXPIRED else text
+    return _with(key_stores.chain_expiry(own_chain()), text) if text == OWN_EXPIRED else text
 
 
 def _with(day: str, text: str) -> str:

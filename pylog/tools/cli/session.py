@@ -116,8 +116,8 @@ class Session:
         """Return the client settings of a file, including referenced files. Raises ToolError."""
         from pylog.client.config import value_providers
         from pylog.client.config.aliases import ALIASES, UNITS
-        from pylog.client.errors import ConfigError as Missing
-        from pylog.config.errors import ConfigError
+        from pylog.client import errors as client_errors
+        from pylog.config import errors as config_errors
         from pylog.config.properties import parse
 
         with open(path, encoding="latin-1") as file:
@@ -128,9 +128,9 @@ class Session:
                     self._sources[key] = self._sources[ours] = f"{path}:{line}"
                 given = {key: value for key, (value, _) in found.items()}
                 return value_providers.resolved(given, value_providers.USUAL)
-            except ConfigError as error:
+            except config_errors.ConfigError as error:
                 raise ToolError(str(error)) from None
-            except Missing as error:
+            except client_errors.ConfigError as error:
                 raise ToolError(self.placed(error)) from None
 
     def placed(self, error: Exception) -> str:

@@ -24,7 +24,7 @@ from pylog.protocol.counts import counted
 from pylog.monitor.explain import reasons
 from pylog.tools.cli import totals
 from pylog.tools.cli.metrics_endpoint import endpoint_options
-from pylog.tools.groups import lag as lags
+from pylog.tools.groups import lag
 from pylog.tools.cli.command import GROUP, Tool
 from pylog.tools.cli.output import cell, span
 from pylog.tools.cli.session import Session, ToolError
@@ -48,7 +48,7 @@ def explain(session: Session, name: str, seconds: float, metrics: str | None,
             token: str | None, sample: bool) -> None:
     """Explain in one sentence why a group lags, and name the data source."""
     async def work(admin: Admin) -> dict[str, Any]:
-        described = await lags.described(admin, name)
+        described = await lag.described(admin, name)
         found = None if sample else await group_view(
             admin.cluster, described.coordinator, name, metrics, token)
         if found is None and metrics:
@@ -136,10 +136,10 @@ def _rate(value: float | None) -> str:
 
 async def _sampled(admin: Admin, group: str, seconds: float, session: Session) -> dict[str, Any]:
     """Return the same view from data that every broker reports."""
-    first = await lags.view(admin, group, session.now_ms, with_seconds=False)
+    first = await lag.view(admin, group, session.now_ms, with_seconds=False)
     begun = time.monotonic()
     rebalances = await _watched(admin, group, first, seconds, session)
-    last = await lags.view(admin, group, session.now_ms)
+    last = await lag.view(admin, group, session.now_ms)
     elapsed_s = time.monotonic() - begun
     before = {(row["topic"], row["partition"]): row for row in first["partitions"]}
     made = {
@@ -164,7 +164,7 @@ async def _watched(admin: Admin, group: str, first: dict[str, Any], seconds: flo
     with session.out.progress(f"watch {group}", LOOKS) as done:
         for _ in range(LOOKS):
             await asyncio.sleep(seconds / LOOKS)
-            described = await lags.described(admin, group)
+            described = await lag.described(admin, group)
             shape = sorted((member.member_id, sorted(map(list, member.assignment)))
                            for member in described.members)
             if shape != known:

@@ -23,7 +23,7 @@ from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS, Listener
 from pylog.log.checkpoint_files import CLEAN_SHUTDOWN, free_name, sync_directory
 from pylog.log.log_directories import LOCK, locked
 from pylog.log.errors import StartError
-from pylog.log.partition_log import topic_id_in
+from pylog.log.partition_logs import topic_id_in
 from pylog.metadata import meta_properties
 from pylog.metadata.image import snapshot
 from pylog.metadata.image.record_versions import NEWEST_VERSION, OLDEST_VERSION

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from pylog._native.records import batch as native
+from pylog._native.records import batch
 
 OFFSETS_MAX = 2**31 - 1
 WINDOW_BYTES = 1 << 20
@@ -97,12 +97,12 @@ def leads_on(data: FileBytes, position: int, offset: int, base: int) -> bool:
     if position == len(data):
         return True
     try:
-        head = native.header(data[position:position + native.HEADER_BYTES])
-    except native.BatchError:
+        head = batch.header(data[position:position + batch.HEADER_BYTES])
+    except batch.BatchError:
         return False
     return (head.base_offset >= offset and head.last_offset_delta >= 0
             and head.base_offset + head.last_offset_delta - base <= OFFSETS_MAX
-            and position + native.LOG_OVERHEAD + head.batch_length <= len(data))
+            and position + batch.LOG_OVERHEAD + head.batch_length <= len(data))
 
 
 def _walk(data: FileBytes, size: int, base: int) -> tuple[int, list[Hole]]:
@@ -114,29 +114,29 @@ def _walk(data: FileBytes, size: int, base: int) -> tuple[int, list[Hole]]:
             holes.append(Hole(position, end, offset, following, why))
             position, offset = end, offset if following is None else following
         else:
-            position += native.LOG_OVERHEAD + head.batch_length
+            position += batch.LOG_OVERHEAD + head.batch_length
             offset = head.base_offset + head.last_offset_delta + 1
     return offset, holes
 
 
 def _good(data: FileBytes, size: int, position: int, offset: int, base: int):
     """Return (header of the valid batch at `position`, "") or (None, the fault)."""
-    head = data[position:position + native.HEADER_BYTES]
+    head = data[position:position + batch.HEADER_BYTES]
     if not any(head):
         return None, "zeros"
-    if len(head) < native.HEADER_BYTES:
+    if len(head) < batch.HEADER_BYTES:
         return None, "a batch that is cut short"
     try:
-        found = native.header(head)
-    except native.BatchError:
+        found = batch.header(head)
+    except batch.BatchError:
         return None, "bytes that are not a batch"
-    end = position + native.LOG_OVERHEAD + found.batch_length
+    end = position + batch.LOG_OVERHEAD + found.batch_length
     if end > size:
         return None, "a batch that is cut short"
     if found.base_offset < offset or found.last_offset_delta < 0 \
             or found.base_offset + found.last_offset_delta - base > OFFSETS_MAX:
         return None, "offsets that decrease"
-    if not native.crc_ok(data[position:end]):
+    if not batch.crc_ok(data[position:end]):
         return None, "a batch with a wrong CRC"
     return found, ""
 
@@ -146,10 +146,10 @@ def _search(data: FileBytes, size: int, position: int, offset: int,
     """Return (position, base offset) of the next valid batch; (size, None) without one."""
     at = position + 1
     while True:
-        magic = data.find(b"\x02", at + native.MAGIC_AT)
+        magic = data.find(b"\x02", at + batch.MAGIC_AT)
         if magic < 0:
             return size, None
-        at = magic - native.MAGIC_AT
+        at = magic - batch.MAGIC_AT
         head, _ = _good(data, size, at, offset, base)
         if head is not None:
             return at, head.base_offset

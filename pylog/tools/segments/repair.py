@@ -281,7 +281,7 @@ def _write(path: Path, parts: list[bytes]) -> None:
 def _derive(folder: Path) -> None:
     """Rebuild everything that is derived from the log's batches, as a start of brokerd does."""
     from pylog._native.log.log import Log, LogDir
-    from pylog.log.partition_log import topic_id_in
+    from pylog.log.partition_logs import topic_id_in
 
     topic, _, partition = folder.name.rpartition("-")
     topic_id = topic_id_in(str(folder))

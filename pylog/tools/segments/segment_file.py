@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pylog._native.records import batch as native
+from pylog._native.records import batch
 from pylog.tools.cli.escapes import text_of
 from pylog.tools.cli.session import ToolError
 from pylog.tools.segments import corrupt_ranges
@@ -74,21 +74,21 @@ class Segment:
         ranges and raises ToolError for them at the end.
         """
         position, damage = 0, ""
-        while position + native.HEADER_BYTES <= self.size:
-            head = self.view[position:position + native.HEADER_BYTES]
-            if not any(head) or len(head) < native.HEADER_BYTES:
+        while position + batch.HEADER_BYTES <= self.size:
+            head = self.view[position:position + batch.HEADER_BYTES]
+            if not any(head) or len(head) < batch.HEADER_BYTES:
                 break
             try:
-                header = native.header(head)
-            except native.BatchError as error:
+                header = batch.header(head)
+            except batch.BatchError as error:
                 damage = damage or f"{self.path}: position {position} {_why(error)}"
                 position, _ = corrupt_ranges.next_valid(
                     self.view, position, self.base_offset, self.base_offset)
                 continue
-            if position + native.LOG_OVERHEAD + header.batch_length > self.size:
+            if position + batch.LOG_OVERHEAD + header.batch_length > self.size:
                 break
             yield position, header
-            position += native.LOG_OVERHEAD + header.batch_length
+            position += batch.LOG_OVERHEAD + header.batch_length
         if damage:
             raise ToolError(damage)
 
@@ -101,12 +101,12 @@ class Segment:
             yield {
                 "base_offset": head.base_offset, "last_offset": last,
                 "records": head.record_count, "position": position,
-                "bytes": native.LOG_OVERHEAD + head.batch_length,
-                "codec": head.attributes & native.CODEC_MASK,
+                "bytes": batch.LOG_OVERHEAD + head.batch_length,
+                "codec": head.attributes & batch.CODEC_MASK,
                 "base_timestamp": head.base_timestamp, "max_timestamp": head.max_timestamp,
-                "log_append_time": bool(head.attributes & native.LOG_APPEND_TIME),
-                "transactional": bool(head.attributes & native.TRANSACTIONAL),
-                "control": bool(head.attributes & native.CONTROL),
+                "log_append_time": bool(head.attributes & batch.LOG_APPEND_TIME),
+                "transactional": bool(head.attributes & batch.TRANSACTIONAL),
+                "control": bool(head.attributes & batch.CONTROL),
                 "leader_epoch": head.leader_epoch,
                 "producer_id": head.producer_id, "producer_epoch": head.producer_epoch,
                 "base_sequence": head.base_sequence,
@@ -120,19 +120,19 @@ class Segment:
         for position, head in self._walk():
             if head.base_offset + head.last_offset_delta < from_offset:
                 continue
-            whole = self.view[position:position + native.LOG_OVERHEAD + head.batch_length]
-            if len(whole) < native.LOG_OVERHEAD + head.batch_length:
+            whole = self.view[position:position + batch.LOG_OVERHEAD + head.batch_length]
+            if len(whole) < batch.LOG_OVERHEAD + head.batch_length:
                 return  # Truncation while reading must not crash the process.
             try:
-                rows = native.records(whole)
-            except native.BatchError as error:
+                rows = batch.records(whole)
+            except batch.BatchError as error:
                 damage = damage or f"{self.path}: position {position} {_why(error)}"
                 continue
             for offset, timestamp, key, value, headers in rows:
                 if offset < from_offset:
                     continue
                 row = {"offset": offset, "timestamp": timestamp}
-                is_control = bool(head.attributes & native.CONTROL)
+                is_control = bool(head.attributes & batch.CONTROL)
                 meant = reader(key, value, is_control) if reader else None
                 if meant is not None:
                     yield {**row, **meant}
@@ -143,8 +143,8 @@ class Segment:
             raise ToolError(damage)
 
     def _crc_ok(self, position: int, head: Any) -> bool:
-        whole = self.view[position:position + native.LOG_OVERHEAD + head.batch_length]
-        return len(whole) == native.LOG_OVERHEAD + head.batch_length and native.crc_ok(whole)
+        whole = self.view[position:position + batch.LOG_OVERHEAD + head.batch_length]
+        return len(whole) == batch.LOG_OVERHEAD + head.batch_length and batch.crc_ok(whole)
 
     def index_entries(self) -> Iterator[dict[str, Any]]:
         for relative, position in self._entries(".index", ">ii"):
@@ -186,7 +186,7 @@ class Segment:
             self._check_batch(found, position, head, is_deep)
             due = head.base_offset + head.last_offset_delta + 1
             starts[position] = due - 1
-            position += native.LOG_OVERHEAD + head.batch_length
+            position += batch.LOG_OVERHEAD + head.batch_length
             if position - reported >= STEP_BYTES:
                 done(position - reported)
                 reported = position
@@ -201,7 +201,7 @@ class Segment:
     def _check_batch(self, found: Verdict, position: int, head: Any, is_deep: bool) -> None:
         where = f"position {position}, offset {head.base_offset}"
         last = head.base_offset + head.last_offset_delta
-        whole = self.view[position:position + native.LOG_OVERHEAD + head.batch_length]
+        whole = self.view[position:position + batch.LOG_OVERHEAD + head.batch_length]
         if not self._crc_ok(position, head):
             found.fault(f"{where}: {WHY[-5]}")
         elif is_deep:
@@ -218,8 +218,8 @@ class Segment:
 
     def _check_records(self, found: Verdict, where: str, head: Any, whole: Any) -> None:
         try:
-            rows = native.records(whole)
-        except native.BatchError as error:
+            rows = batch.records(whole)
+        except batch.BatchError as error:
             found.fault(f"{where}: {_why(error)}")
             return
         if len(rows) != head.record_count:
@@ -232,16 +232,16 @@ class Segment:
 
     def _head(self, position: int, due: int) -> tuple[Any, str]:
         """Return (header of the batch at `position`, "") or (None, the fault)."""
-        bytes_ = self.view[position:position + native.HEADER_BYTES]
+        bytes_ = self.view[position:position + batch.HEADER_BYTES]
         if not bytes_:
             return None, CUT_SHORT
         if not any(bytes_):
             return None, "zeros"
         try:
-            head = native.header(bytes_)
-        except native.BatchError as error:
+            head = batch.header(bytes_)
+        except batch.BatchError as error:
             return None, _why(error)
-        end = position + native.LOG_OVERHEAD + head.batch_length
+        end = position + batch.LOG_OVERHEAD + head.batch_length
         if end > self.size:
             return None, CUT_SHORT
         if head.base_offset < due or head.last_offset_delta < 0:
@@ -320,5 +320,5 @@ def _has_data(view: corrupt_ranges.FileBytes, position: int) -> bool:
     return False
 
 
-def _why(error: native.BatchError) -> str:
+def _why(error: batch.BatchError) -> str:
     return WHY.get(error.error, str(error))

@@ -198,14 +198,14 @@ def repair(session: Session, paths: tuple[str, ...], execute: bool, quarantine: 
     recovery removes that batch and everything after it; this command keeps the batches after it.
     `pylog log dump -r FILE.corrupt` prints the records that can still be decoded.
     """
-    from pylog.tools.segments import repair as work
+    from pylog.tools.segments import repair
 
-    roots, folders = work.folders_of(paths)
-    with work.locked(sorted({*roots, *(folder.parent for folder in folders)})):
-        wanted = work.plan(roots, folders, quarantine, has_all)
+    roots, folders = repair.folders_of(paths)
+    with repair.locked(sorted({*roots, *(folder.parent for folder in folders)})):
+        wanted = repair.plan(roots, folders, quarantine, has_all)
         if execute:
-            work.execute(wanted)
-    rows = [{**step.row(), "done": execute and step.action not in work.LISTED_ONLY,
+            repair.execute(wanted)
+    rows = [{**step.row(), "done": execute and step.action not in repair.LISTED_ONLY,
              "file": str(Path(step.path.parent.name) / step.path.name)} for step in wanted.steps]
     session.out.rows(rows, STEPS, empty="nothing to repair")
     if wanted.left:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from pylog._native.server.reactor import RequestContext
-from pylog.api.cluster import client_quotas as quotas_api
+from pylog.api.cluster import client_quotas
 from pylog.config import Settings
 from pylog.config.client_quotas import ClientQuotas, packed
 from pylog.protocol import api, messages
@@ -103,13 +103,13 @@ def test_hanging_resolver_delays_neither_addresses_nor_the_event_loop(
         asked.set()
         answered.wait(30)
 
-    monkeypatch.setattr(quotas_api, "_address", resolve)
-    monkeypatch.setattr(quotas_api, "_resolver", quotas_api._Resolver())
+    monkeypatch.setattr(client_quotas, "_address", resolve)
+    monkeypatch.setattr(client_quotas, "_resolver", client_quotas._Resolver())
     entries = [ALTER.EntryData(entity=[ALTER.EntityData(entity_type="ip", entity_name=name)])
                for name in ("10.0.0.1", "slow.example", "slower.example")]
 
     async def ask():
-        return await quotas_api._hosts(entries, seconds=0.05)
+        return await client_quotas._hosts(entries, seconds=0.05)
 
     # asyncio.run() waits for the loop's own threads: it returns while the resolver is still
     # blocked.
@@ -194,12 +194,12 @@ def test_a_resolver_that_does_not_answer_holds_no_quotas_up(monkeypatch):
     def slow(name, flags=0):
         assert going_on.wait(30)
         return "127.0.0.1"
-    monkeypatch.setattr(quotas_api, "_address", slow)
+    monkeypatch.setattr(client_quotas, "_address", slow)
 
     async def scenario():
         limits = ClientQuotas(Settings({}), lambda: 0)
         limits.take({(("ip", "a.host"),): {"connection_creation_rate": 0.01}})
-        quotas_api.resolve_later(limits)
+        client_quotas.resolve_later(limits)
         await asyncio.sleep(0)
         assert limits.unresolved() == ["a.host"]
         going_on.set()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pylog._native.records import batch as native
+from pylog._native.records import batch as native_batch
 from pylog._native.client.batch_builder import BatchBuilder
 from pylog.client.producer import accumulator
 from pylog._native.client.record_intake import FIRST_BYTES, RECORD_OVERHEAD_BYTES
@@ -260,7 +260,7 @@ def test_failure_completes_all_batches_except_those_in_flight(make):
 
 
 def values(pending):
-    return [row[3] for row in native.records(pending.batch)]
+    return [row[3] for row in native_batch.records(pending.batch)]
 
 
 @pytest.mark.parametrize("base", [-1, 10, SEQUENCE_MASK])
@@ -280,9 +280,9 @@ def test_oversized_batch_is_split_with_the_same_sequences(make, base):
     assert (first.count, second.count, first.attempts, first.bytes) == (1, 2, 1, 0)
     if base >= 0:
         assert (first.base_sequence, second.base_sequence) == (base, (base + 1) & SEQUENCE_MASK)
-        header = native.header(second.batch)
+        header = native_batch.header(second.batch)
         assert (header.producer_id, header.producer_epoch, header.base_sequence,
-                header.attributes & native.TRANSACTIONAL) == (7, 2, second.base_sequence, 0)
+                header.attributes & native_batch.TRANSACTIONAL) == (7, 2, second.base_sequence, 0)
     else:
         assert first.base_sequence == second.base_sequence == -1
     queue.ready.remove(second)

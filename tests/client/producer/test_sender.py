@@ -5,7 +5,7 @@ import math
 import types
 
 import pytest
-from pylog._native.records import batch as native
+from pylog._native.records import batch as native_batch
 
 from pylog.client.config.settings import PRODUCER, Settings
 from pylog.client.errors import KafkaConnectionError, KafkaTimeoutError, error
@@ -85,8 +85,8 @@ class World:
     def sent(self, number):
         """Return (producer epoch, base sequence, value) of the batch in a request."""
         rows = self.requests[number][0].topic_data[0].partition_data
-        header = native.header(rows[0].records)
-        values = [row[3][:1] for row in native.records(rows[0].records)]
+        header = native_batch.header(rows[0].records)
+        values = [row[3][:1] for row in native_batch.records(rows[0].records)]
         return header.producer_epoch, header.base_sequence, b"".join(values)
 
     def answer(self, number, code=0, offset=0):

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from pylog.client import errors
-from pylog.client import types as offsets
+from pylog.client import types
 from pylog.client.producer.aio_producer import Producer as AioProducer
 from pylog.client.producer.producer import Producer
 from pylog.client.producer.transaction_manager import Transactions
@@ -106,7 +106,7 @@ def test_offsets_are_committed_with_the_transaction(bootstrap, protocol, committ
         producer.begin_transaction()
         producer.send(topic, b"x")
         producer.send_offsets_to_transaction(
-            {offsets.TopicPartition(topic, 0): offsets.OffsetAndMetadata(5, "note")}, group)
+            {types.TopicPartition(topic, 0): types.OffsetAndMetadata(5, "note")}, group)
         producer.commit_transaction() if committed else producer.abort_transaction()
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     (found,) = reader.committed([TopicPartition(topic, 0)], timeout=20)

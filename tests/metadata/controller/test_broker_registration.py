@@ -3,7 +3,7 @@
 import pytest
 
 from pylog.config import Settings
-from pylog.metadata.controller import broker_registration as brokers
+from pylog.metadata.controller import broker_registration
 from pylog.metadata.controller.broker_heartbeats import Heartbeats
 from pylog.metadata.image.image import Image, apply
 from pylog.metadata.controller.partitions.eligible_leader_replicas import ELR_FEATURE
@@ -51,7 +51,7 @@ class Cluster:
                 for name, (low, high) in (features or FEATURES).items()],
             rack=rack, previous_broker_epoch=previous,
             log_dirs=[bytes([id_]) * 16] if directories is None else directories)
-        records, epoch = decided(brokers.register(
+        records, epoch = decided(broker_registration.register(
             self.rules, self.heartbeats, request, CLUSTER, self.now))
         self.take(records)
         self.heartbeats.registered(id_, self.image.offset)
@@ -68,9 +68,9 @@ class Cluster:
             broker_id=id_, broker_epoch=self.image.brokers[id_].epoch if epoch is None else epoch,
             current_metadata_offset=self.image.offset if offset is None else offset, **fields)
         state = None
-        if brokers.needs_decision(self.image, self.heartbeats, request):
-            records, state = decided(brokers.process_heartbeat(self.rules, self.heartbeats,
-                                                               request))
+        if broker_registration.needs_decision(self.image, self.heartbeats, request):
+            records, state = decided(broker_registration.process_heartbeat(
+                self.rules, self.heartbeats, request))
             self.take(records)
             if state.is_stopping and records:
                 self.heartbeats.stopping(id_, self.image.offset)
@@ -100,7 +100,7 @@ def test_broker_is_fenced_until_it_has_read_its_registration():
     assert cluster.process_heartbeat(1,
                                      offset=epoch - 1) is None and cluster.image.brokers[1].fenced
     assert cluster.process_heartbeat(1, want_fence=True) is None and cluster.image.brokers[1].fenced
-    assert cluster.process_heartbeat(1) == brokers.State(False, False, False)
+    assert cluster.process_heartbeat(1) == broker_registration.State(False, False, False)
     assert not cluster.image.brokers[1].fenced
 
 
@@ -135,7 +135,7 @@ def test_invalid_registrations_are_rejected(fields, error):
 def test_a_broker_of_zookeeper_is_rejected():
     cluster = Cluster()
     with pytest.raises(Refusal) as refused:
-        decided(brokers.register(cluster.rules, cluster.heartbeats, REGISTRATION(
+        decided(broker_registration.register(cluster.rules, cluster.heartbeats, REGISTRATION(
             broker_id=1, cluster_id=CLUSTER, is_migrating_zk_broker=True), CLUSTER, 0))
     assert refused.value.error == E.BROKER_ID_NOT_REGISTERED
 
@@ -148,8 +148,8 @@ def test_broker_without_a_cluster_feature_is_rejected_with_level_0():
 def test_a_heartbeat_is_decided_under_the_epoch_of_its_turn():
     cluster = Cluster().join(1)
     with pytest.raises(Refusal) as refused:
-        decided(brokers.process_heartbeat(cluster.rules, cluster.heartbeats,
-                                          messages.BrokerHeartbeatRequest(
+        decided(broker_registration.process_heartbeat(
+            cluster.rules, cluster.heartbeats, messages.BrokerHeartbeatRequest(
             broker_id=1, broker_epoch=cluster.image.brokers[1].epoch + 1)))
     assert refused.value.error == E.STALE_BROKER_EPOCH
 
@@ -168,7 +168,7 @@ def test_a_fenced_broker_leaves_every_isr_and_leads_nothing():
     cluster.process_heartbeat(2)
     cluster.process_heartbeat(3)
     assert cluster.heartbeats.silent(cluster.image, cluster.now) == [1]
-    cluster.take(decided(brokers.fenced(cluster.rules, 1)))
+    cluster.take(decided(broker_registration.fenced(cluster.rules, 1)))
     assert [(state.leader, state.isr) for state in cluster.image.topics["t"].partitions] == [
         (2, (2,)), (2, (2,)), (3, (3,))]
     alone = cluster.state(name="u")
@@ -179,27 +179,31 @@ def test_a_fenced_broker_leaves_every_isr_and_leads_nothing():
 
 def test_last_in_sync_replica_stays_without_eligible_leader_replicas():
     cluster = Cluster(keeps_eligible=False).join(1).create((1,))
-    cluster.take(decided(brokers.fenced(cluster.rules, 1)))
+    cluster.take(decided(broker_registration.fenced(cluster.rules, 1)))
     assert (cluster.state().leader, cluster.state().isr) == (-1, (1,))
 
 
 def test_stopping_broker_waits_until_others_have_the_new_leaders():
     cluster = Cluster().join(1, 2, 3).create((1, 2, 3))
-    assert cluster.process_heartbeat(1, want_shut_down=True) == brokers.State(False, True, False)
+    assert cluster.process_heartbeat(1, want_shut_down=True) == \
+        broker_registration.State(False, True, False)
     assert (cluster.state().leader, cluster.state().isr) == (2, (2, 3))
     moved = cluster.image.offset
     cluster.process_heartbeat(2)
     cluster.process_heartbeat(3, offset=moved - 1)
     assert not cluster.process_heartbeat(1, want_shut_down=True).may_stop
     cluster.process_heartbeat(3)
-    assert cluster.process_heartbeat(1, want_shut_down=True) == brokers.State(True, False, True)
+    assert cluster.process_heartbeat(1, want_shut_down=True) == \
+        broker_registration.State(True, False, True)
     assert cluster.image.brokers[1].fenced
-    assert cluster.process_heartbeat(1, want_shut_down=True) == brokers.State(True, False, True)
+    assert cluster.process_heartbeat(1, want_shut_down=True) == \
+        broker_registration.State(True, False, True)
 
 
 def test_a_broker_that_leads_nothing_may_stop_at_once():
     cluster = Cluster().join(1, 2).create((1, 2), **{"min.insync.replicas": "2"})
-    assert cluster.process_heartbeat(2, want_shut_down=True) == brokers.State(True, False, True)
+    assert cluster.process_heartbeat(2, want_shut_down=True) == \
+        broker_registration.State(True, False, True)
     assert (cluster.state().isr, cluster.state().eligible_leader_replicas) == ((1,), (2,))
 
 
@@ -230,10 +234,10 @@ def test_replicas_in_a_failed_directory_leave_the_isr():
 
 def test_broker_can_be_unregistered_once():
     cluster = Cluster().join(1, 2).create((1, 2))
-    cluster.take(decided(brokers.unregistered(cluster.rules, 1)))
+    cluster.take(decided(broker_registration.unregistered(cluster.rules, 1)))
     assert 1 not in cluster.image.brokers and cluster.state().leader == 2
     with pytest.raises(Refusal) as refused:
-        decided(brokers.unregistered(cluster.rules, 1))
+        decided(broker_registration.unregistered(cluster.rules, 1))
     assert refused.value.error == E.BROKER_ID_NOT_REGISTERED
 
 
@@ -242,7 +246,7 @@ def test_reregistered_broker_loses_eligibility_for_possibly_lost_records():
     made = Cluster()
     for id_ in (1, 2):
         made.register(id_)
-        made.take(decided(brokers.unfenced(made.rules, id_)))
+        made.take(decided(broker_registration.unfenced(made.rules, id_)))
     made.image, _ = create(made.image, topic("t", -1, -1, assignments=[(0, [1, 2])]))
     made.take([messages.PartitionChangeRecord(
         partition_id=0, topic_id=made.image.topics["t"].id, isr=[1], leader=1,
@@ -274,8 +278,8 @@ def test_reported_cordoned_directories_are_written_once():
     cluster = Cluster().join(1, 2)
     one = cluster.image.brokers[1].directories
     assert cluster.process_heartbeat(1, cordoned_log_dirs=None) is None
-    assert cluster.process_heartbeat(1, cordoned_log_dirs=list(one)) == brokers.State(False, False,
-                                                                                      False)
+    assert cluster.process_heartbeat(1, cordoned_log_dirs=list(one)) == \
+        broker_registration.State(False, False, False)
     assert cluster.image.brokers[1].cordoned == one and not cluster.image.takes_replicas(1)
     assert cluster.process_heartbeat(1, cordoned_log_dirs=list(one)) is None
     cluster.process_heartbeat(1, cordoned_log_dirs=[])

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pylog._native.log.log import StorageError
-from pylog.metadata.controller import decision_queue as decider_module
+from pylog.metadata.controller import decision_queue
 from pylog.metadata.controller.decision_queue import Decider, after
 from pylog.metadata.controller.partitions.partition_change import RECOVERING
 from pylog.metadata.image.image import Image, MetadataError
@@ -137,7 +137,7 @@ def test_rejected_decision_releases_its_turn():
     (4, 1, 6, [6, 6]), (4, 1, 100, [12])])
 def test_many_records_are_appended_in_stretches_that_cut_no_topic(
         monkeypatch, topic_count, partitions, most, sizes):
-    monkeypatch.setattr(decider_module, "RECORDS_PER_APPEND_MAX", most)
+    monkeypatch.setattr(decision_queue, "RECORDS_PER_APPEND_MAX", most)
     records = topics(topic_count, partitions)
 
     async def go(loop):
@@ -167,7 +167,7 @@ def test_a_record_is_written_in_the_version_that_the_cluster_is_at():
         made, log = in_office()
         await made._decided(decision(
             messages.FeatureLevelRecord(name="metadata.version", feature_level=25)))
-        assert log.metadata_version == decider_module.snapshot.NEWEST_VERSION
+        assert log.metadata_version == decision_queue.snapshot.NEWEST_VERSION
         await made._decided(decision(NO_OP()))
         assert log.metadata_version == 25
 

@@ -11,7 +11,7 @@ from pylog.metadata import service
 from pylog.metadata.controller import active_controller
 from pylog.metadata.controller.partitions import topics
 from pylog.metadata.image import snapshot
-from pylog.metadata.image import state_store as store_module
+from pylog.metadata.image import state_store
 from pylog.metadata.image.image import Image, MetadataError, apply
 from pylog.metadata.image.loader import Tail
 from pylog.metadata.image.state_store import FILE, SUM, Store, StoreError
@@ -109,10 +109,10 @@ def test_a_file_claims_more_than_it_has_from_its_last_byte_on(tmp_path, less):
     store.save(image(), [])
     store.close()
     path = tmp_path / FILE
-    with store_module.lmdb.open(str(path), subdir=False, lock=False, readonly=True) as env:
+    with state_store.lmdb.open(str(path), subdir=False, lock=False, readonly=True) as env:
         used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     os.truncate(path, used - less)
-    assert store_module._claims_more(str(path)) == (less > 0)
+    assert state_store._claims_more(str(path)) == (less > 0)
 
 
 def test_the_image_is_stored_after_so_many_records_and_not_before(tmp_path, monkeypatch):

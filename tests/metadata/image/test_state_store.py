@@ -8,8 +8,8 @@ import lmdb
 import pytest
 
 from pylog.log.errors import StartError
-from pylog.log.partition_log import Checkpoint
-from pylog.metadata.image import state_store as store_module
+from pylog.log.partition_logs import Checkpoint
+from pylog.metadata.image import state_store
 from pylog.metadata.image.image import Image, apply
 from pylog.metadata.image.state_store import FILE, SUM, Store, StoreError, _summed
 from pylog.protocol import messages
@@ -207,7 +207,7 @@ def test_a_node_that_lacks_memory_for_the_map_does_not_start_and_loses_nothing(
 def test_failed_probe_keeps_the_file(tmp_path, monkeypatch, program):
     keys = filled(tmp_path, False)
     with monkeypatch.context() as patched:
-        patched.setattr(store_module, "_PROBE", program)
+        patched.setattr(state_store, "_PROBE", program)
         with pytest.raises(StoreError):
             Store(str(tmp_path))
     assert Store(str(tmp_path)).load_checkpoints().keys() == keys
@@ -235,7 +235,7 @@ def test_failed_checksum_keeps_the_file(tmp_path, monkeypatch):
         raise OSError(errno.EIO, "input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store_module, "_sum", refused)
+        patched.setattr(state_store, "_sum", refused)
         with pytest.raises(StoreError):
             Store(str(tmp_path))
     assert Store(str(tmp_path)).load_checkpoints().keys() == keys
@@ -244,10 +244,10 @@ def test_failed_checksum_keeps_the_file(tmp_path, monkeypatch):
 def test_slow_file_check_moves_the_file_aside(tmp_path, monkeypatch):
     filled(tmp_path, False)
     before = (tmp_path / FILE).read_bytes()
-    monkeypatch.setattr(store_module, "_PROBE", "import time; time.sleep(60)")
-    monkeypatch.setattr(store_module, "PROBE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(state_store, "_PROBE", "import time; time.sleep(60)")
+    monkeypatch.setattr(state_store, "PROBE_SECONDS_MAX", 0.2)
     synced = []
-    monkeypatch.setattr(store_module, "sync_directory", lambda path: synced.append(
+    monkeypatch.setattr(state_store, "sync_directory", lambda path: synced.append(
         (path, (tmp_path / FILE).exists())))
     store = Store(str(tmp_path))
     assert synced == [(str(tmp_path), False)]

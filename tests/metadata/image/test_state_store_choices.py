@@ -12,8 +12,8 @@ import lmdb
 import pytest
 
 from pylog._native.records.batch import crc32c
-from pylog.log.partition_log import Checkpoint
-from pylog.metadata.image import state_store as store_module
+from pylog.log.partition_logs import Checkpoint
+from pylog.metadata.image import state_store
 from pylog.metadata.image.image import Image
 from pylog.metadata.image.state_store import FILE, SUM, Store, StoreError
 
@@ -82,7 +82,7 @@ def test_image_is_kept_if_only_checkpoints_are_saved(store):
     struct.pack(">qi", 1, 1) + json.dumps({"states": [], "topics": [["a", "00", [4]]]}).encode()])
 def test_unreadable_image_is_discarded_and_logged(store, caplog, blob):
     with store.transaction(write=True) as txn:
-        txn.put(b"image", store_module._summed(blob))
+        txn.put(b"image", state_store._summed(blob))
     assert store.load_image() == Image()
     assert "the stored image is unreadable" in caplog.text
 
@@ -92,7 +92,7 @@ def test_unreadable_image_is_discarded_and_logged(store, caplog, blob):
     (struct.pack(">I", crc32c(b"x")) + b"x", b"x"), (struct.pack(">I", crc32c(b"x")) + b"y", None),
     (struct.pack(">I", crc32c(b"x") ^ 1) + b"x", None)])
 def test_a_value_counts_with_its_checksum_only(value, found):
-    assert store_module._checked(value) == found
+    assert state_store._checked(value) == found
 
 
 def test_store_metrics_end_when_it_is_closed(tmp_path):
@@ -156,9 +156,9 @@ def test_missing_or_empty_file_is_not_checked(tmp_path, probes, empty):
 
 
 def test_checksum_continues_across_reads(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "_SUM_READ_BYTES", 3)
+    monkeypatch.setattr(state_store, "_SUM_READ_BYTES", 3)
     (tmp_path / "x").write_bytes(b"0123456789")
-    assert store_module._sum(tmp_path / "x") == f"{crc32c(b'0123456789'):08x} 10\n"
+    assert state_store._sum(tmp_path / "x") == f"{crc32c(b'0123456789'):08x} 10\n"
 
 
 # Results of the check.
@@ -166,7 +166,7 @@ def test_checksum_continues_across_reads(tmp_path, monkeypatch):
 def probed(monkeypatch, tmp_path, returncode, stdout=b"", stderr=b"", claims=False):
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(
         returncode=returncode, stdout=stdout, stderr=stderr))
-    monkeypatch.setattr(store_module, "_claims_more", lambda path: claims)
+    monkeypatch.setattr(state_store, "_claims_more", lambda path: claims)
     one = Store.__new__(Store)
     one._path = str(tmp_path / FILE)
     one._probe()
@@ -197,7 +197,7 @@ def test_damage_is_the_checks_result_or_crash(
 def test_all_else_is_no_proof(monkeypatch, tmp_path, returncode, stdout, stderr, lacks):
     with pytest.raises(StoreError) as raised:
         probed(monkeypatch, tmp_path, returncode, stdout, stderr)
-    assert isinstance(raised.value, store_module._Lacking) == lacks
+    assert isinstance(raised.value, state_store._Lacking) == lacks
     assert not isinstance(raised.value, lmdb.CorruptedError)
 
 
@@ -219,7 +219,7 @@ def pages(page_bytes, lasts, size):
     (pages(4096, (0,), 4095), True)])
 def test_a_file_that_lacks_pages_claims_more_than_it_has(tmp_path, data, more):
     (tmp_path / "x").write_bytes(data)
-    assert store_module._claims_more(tmp_path / "x") == more
+    assert state_store._claims_more(tmp_path / "x") == more
 
 
 # Handling of the file.
@@ -257,7 +257,7 @@ def test_damaged_file_is_replaced_and_kept_aside(
 
 
 @pytest.mark.parametrize("error", [
-    store_module._Lacking("planted"), *(lmdb.Error(f"x: {os.strerror(code)}") for code in (
+    state_store._Lacking("planted"), *(lmdb.Error(f"x: {os.strerror(code)}") for code in (
         errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EIO, errno.EACCES)),
     OSError(errno.EMFILE, "planted")])
 def test_resource_shortage_at_the_start_keeps_the_file(filled, monkeypatch, error):

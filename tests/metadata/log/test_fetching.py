@@ -10,7 +10,7 @@ import pytest
 from pylog.config import Settings
 from pylog.metadata.image.image import Image
 from pylog.metadata.image.loader import Tail
-from pylog.metadata.log import fetcher as observer_module
+from pylog.metadata.log import fetcher
 from pylog.metadata.log.fetcher import Observer, together
 from pylog.metadata.log.metadata_log import MetadataBatch
 from pylog.peer.controllers import Controller, Controllers
@@ -71,7 +71,7 @@ class World:
             self.log, self.tail, self.controllers, node_id=9, cluster_id="c",
             directory_id=b"d" * 16, settings=Settings({
                 name.replace("_", "."): value for name, value in settings.items()}))
-        monkeypatch.setattr(observer_module, "Peer", self)
+        monkeypatch.setattr(fetcher, "Peer", self)
 
     async def connect(self, host, port, client_id, timeout_s, credentials):
         self.dials.append((asyncio.get_running_loop().time(), int(host[1:])))
@@ -333,7 +333,7 @@ def test_a_parts_leader_is_learned_too(monkeypatch, leader, known):
     ([], []), ([1], [1]), ([2, 1], [3]), ([2, 1, 1], [3, 1]), ([2, 2, 3, 1], [4, 3, 1]),
     ([5], [5]), ([1, 1], [2])])
 def test_small_batches_are_put_into_force_together(monkeypatch, sizes, sums):
-    monkeypatch.setattr(observer_module, "RECORDS_MAX", 3)
+    monkeypatch.setattr(fetcher, "RECORDS_MAX", 3)
     batches, last = [], -1
     for size in sizes:
         last += size

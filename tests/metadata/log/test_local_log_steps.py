@@ -8,7 +8,7 @@ import pytest
 
 from pylog._native.log.log import LogDir, LogError
 from pylog._native.records import batch
-from pylog.metadata.image import snapshot as snapshots
+from pylog.metadata.image import snapshot
 from pylog.metadata.image.image import Image
 from pylog.metadata.log.local_log import LocalLog
 from pylog.metadata.log.metadata_log import Conflict
@@ -152,7 +152,7 @@ def test_torn_snapshot_matters_if_the_log_lacks_its_records(world, caplog, trimm
     world.append(2)
     world.append(2)
     world.snapshot(1)
-    path, _, _ = snapshots.newest(world.log._folder)
+    path, _, _ = snapshot.newest(world.log._folder)
     os.truncate(path, os.path.getsize(path) - 1)
     if trimmed:
         world.log.trim(2)
@@ -225,7 +225,7 @@ def test_parts_of_the_newest_snapshot_are_sent_and_of_no_other(world):
     world.snapshot(1)
     first = world.log.snapshot_id
     assert first == (2, world.epoch)
-    path, _, _ = snapshots.newest(world.log._folder)
+    path, _, _ = snapshot.newest(world.log._folder)
     with open(path, "rb") as file:
         data = file.read()
     assert world.log.snapshot_part(first, 0, 7) == (len(data), data[:7])
@@ -239,29 +239,29 @@ def test_parts_of_the_newest_snapshot_are_sent_and_of_no_other(world):
 # Snapshot files.
 
 def test_newest_snapshot_has_the_latest_end_and_other_files_are_ignored(tmp_path):
-    assert snapshots.newest(str(tmp_path)) is snapshots.newest(str(tmp_path / "none")) is None
+    assert snapshot.newest(str(tmp_path)) is snapshot.newest(str(tmp_path / "none")) is None
     for name in ("00000000000000000009-0000000008.checkpoint", "x.checkpoint",
                  "00000000000000000010-0000000001.checkpoint",
                  "00000000000000000099-0000000001.checkpoint.part"):
         (tmp_path / name).touch()
-    path, end, epoch = snapshots.newest(str(tmp_path))
+    path, end, epoch = snapshot.newest(str(tmp_path))
     assert (os.path.basename(path)[:20], end, epoch) == (f"{10:020d}", 10, 1)
 
 
 def test_cleanup_keeps_the_current_snapshot_and_other_files(tmp_path):
     (tmp_path / "quorum-state").touch()
     for level in (1, 2):
-        snapshots.write(str(tmp_path), [record(level)], 5, 3, NOW)
+        snapshot.write(str(tmp_path), [record(level)], 5, 3, NOW)
     assert sorted(os.listdir(tmp_path)) == [
         "00000000000000000005-0000000003.checkpoint", "quorum-state"]
-    assert snapshots.read(snapshots.newest(str(tmp_path))[0]) == [record(2)]
+    assert snapshot.read(snapshot.newest(str(tmp_path))[0]) == [record(2)]
 
 
 @pytest.mark.parametrize(("count", "sizes"), [
     (0, [1, 1]), (1, [1, 1, 1]), (1000, [1, 1000, 1]), (1001, [1, 1000, 1, 1])])
 def test_a_snapshot_is_batches_between_a_header_and_a_footer(tmp_path, count, sizes):
-    snapshots.write(str(tmp_path), [record(number) for number in range(count)], 5, 3, NOW)
-    path, _, _ = snapshots.newest(str(tmp_path))
+    snapshot.write(str(tmp_path), [record(number) for number in range(count)], 5, 3, NOW)
+    path, _, _ = snapshot.newest(str(tmp_path))
     with open(path, "rb") as file:
         data = file.read()
     heads = [(position, head) for position, head in batch.walk(data)]
@@ -274,26 +274,26 @@ def test_a_snapshot_is_batches_between_a_header_and_a_footer(tmp_path, count, si
     # Its key is that of a control record: version 0, then 3 for the header, 4 for the footer.
     assert [next(iter(batch.records(data[heads[at][0]:])))[2] for at in (0, -1)] == [
         b"\0\0\0\3", b"\0\0\0\4"]
-    assert len(snapshots.read(path)) == count
+    assert len(snapshot.read(path)) == count
 
 
 @pytest.mark.parametrize("batches", [0, 1, 2])
 def test_truncated_snapshot_is_rejected_even_at_a_batch_boundary(tmp_path, batches):
-    snapshots.write(str(tmp_path), [record(1)], 5, 3, NOW)
-    path, _, _ = snapshots.newest(str(tmp_path))
+    snapshot.write(str(tmp_path), [record(1)], 5, 3, NOW)
+    path, _, _ = snapshot.newest(str(tmp_path))
     with open(path, "rb") as file:
         starts = [position for position, _ in batch.walk(file.read())]
     os.truncate(path, starts[batches])
     with pytest.raises(ValueError, match="its footer is missing"):
-        snapshots.read(path)
+        snapshot.read(path)
 
 
 def test_an_empty_image_needs_no_record():
-    assert snapshots.records_of(Image()) == []
+    assert snapshot.records_of(Image()) == []
 
 
 def test_a_record_without_a_value_is_rejected():
     data = batch.build([(None, None, NOW, ())])
     _, head = next(iter(batch.walk(data)))
     with pytest.raises(ValueError, match="empty record"):
-        snapshots.decoded(data, head)
+        snapshot.decoded(data, head)

@@ -8,7 +8,7 @@ import pytest
 
 from pylog._native.log.log import LogDir, LogError, Shortage
 from pylog.metadata.log.metadata_log import Conflict
-from pylog.metadata.quorum import controller_election as office
+from pylog.metadata.quorum import controller_election
 from pylog.metadata.quorum.controller_election import ControllerElection
 from pylog.metadata.quorum.quorum_log import QuorumLog
 from pylog.metadata.quorum.quorum_state import Quorum, QuorumLost
@@ -167,7 +167,7 @@ def test_standby_checks_on_notification_although_its_watch_is_silent(
         await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(Quorum, "watch", silent)
-    monkeypatch.setattr(office, "POLL_S", float("inf"))
+    monkeypatch.setattr(controller_election, "POLL_S", float("inf"))
 
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))
@@ -329,7 +329,7 @@ def test_long_paused_node_continues_from_the_newest_snapshot(
 @pytest.mark.parametrize("failure", [Shortage(0, 56, "no room"), OSError(errno.ENOSPC, "no room")])
 def test_temporarily_unwritable_copy_is_retried(
         tmp_path, servers, prefix, monkeypatch, failure):
-    monkeypatch.setattr(office, "SHORTAGE_S", 0.01)
+    monkeypatch.setattr(controller_election, "SHORTAGE_S", 0.01)
 
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))
@@ -351,7 +351,7 @@ def test_temporarily_unwritable_copy_is_retried(
 
 def test_failed_watch_does_not_replace_the_controller(
         tmp_path, servers, prefix, monkeypatch):
-    monkeypatch.setattr(office, "DIAL_AGAIN_S", 0.01)
+    monkeypatch.setattr(controller_election, "DIAL_AGAIN_S", 0.01)
     tries = []
 
     async def half_written(*_):

@@ -10,7 +10,7 @@ import pytest
 
 from pylog._native.log.log import StorageError
 from pylog.metadata.log.metadata_log import Conflict
-from pylog.metadata.quorum import controller_election as office_module
+from pylog.metadata.quorum import controller_election
 from pylog.metadata.quorum.controller_election import ControllerElection
 from pylog.metadata.quorum.quorum_state import Holder, QuorumLost, Term, Trimmed, View
 from pylog.peer.errors import PeerError
@@ -36,7 +36,7 @@ class World:
         self.appointed = asyncio.Event()
         self.quorum = self
         self.election = ControllerElection(self, self, NODE, "own", 91, TTL_S, "credentials")
-        monkeypatch.setattr(office_module, "Peer", SimpleNamespace(connect=self.connect))
+        monkeypatch.setattr(controller_election, "Peer", SimpleNamespace(connect=self.connect))
 
     def did(self, name, *arguments):
         self.done.append((name, *arguments))

@@ -16,7 +16,7 @@ from pylog._native.client.columns import (
     fixed_width,
     records,
 )
-from pylog._native.records import batch as native
+from pylog._native.records import batch as native_batch
 from pylog._native.records.batch import CONTROL, TRANSACTIONAL, build
 from tests.native.records.test_batch import (
     CODECS, EACH_CODEC, NOW, mended, patched, raw, record, varint,
@@ -152,7 +152,7 @@ def test_a_compacted_batch_without_records_moves_the_position():
 
 def test_log_append_time_replaces_every_timestamp():
     data = bytearray(build(KEYED))
-    native.stamp_append_time(data, 77)
+    native_batch.stamp_append_time(data, 77)
     rows, _ = read_columns(bytes(data))
     assert {row[2] for _, row in rows} == {77}
     assert records(Fetched(bytes(data)), "t", 0, 1)[0].timestamp_type == 1

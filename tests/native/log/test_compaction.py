@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from pylog._native.log import compaction as cleaner
+from pylog._native.log import compaction
 from pylog._native.log import log
 from pylog._native.records import batch
 from tests.native.log.test_log import NOW, TOPIC_ID, checkpoint_of
@@ -30,8 +30,8 @@ def opened(directory, config=CONFIG, **checkpoint):
 
 def cleaned(one, *, first_dirty=0, now_ms=NOW, size=1 << 20, step=1000, segment_bytes=4000, lag=0):
     """Return the statistics of a complete pass, or None if there was nothing to clean."""
-    one_pass = cleaner.CleaningPass(
-        one, cleaner.OffsetMap(size), now_ms=now_ms, first_dirty=first_dirty,
+    one_pass = compaction.CleaningPass(
+        one, compaction.OffsetMap(size), now_ms=now_ms, first_dirty=first_dirty,
         delete_retention_ms=RETENTION_MS, segment_bytes=segment_bytes, min_compaction_lag_ms=lag)
     try:
         while one_pass.step(step):
@@ -230,7 +230,7 @@ def test_full_map_ends_the_pass_early_and_the_next_continues(directory):
     fill(one)
     before, end = content(one), 0
     for _ in range(50):
-        figures = cleaned(one, first_dirty=end, size=40 * cleaner.SLOT_BYTES)
+        figures = cleaned(one, first_dirty=end, size=40 * compaction.SLOT_BYTES)
         if figures is None:
             break
         assert figures["end_offset"] > end
@@ -329,10 +329,10 @@ def test_record_with_an_impossible_offset_ends_the_pass(directory, delta):
 def test_survey_distinguishes_clean_and_dirty_bytes(directory):
     one = opened(directory)
     fill(one, count=100)
-    clean, dirty, first, end, timestamp = cleaner.look(one, now_ms=NOW, first_dirty=0)
+    clean, dirty, first, end, timestamp = compaction.look(one, now_ms=NOW, first_dirty=0)
     assert (clean, first, timestamp) == (0, 0, NOW) and 0 < dirty < one.size_bytes
     cleaned(one)
-    after = cleaner.look(one, now_ms=NOW, first_dirty=end)
+    after = compaction.look(one, now_ms=NOW, first_dirty=end)
     assert after[1] == 0 and after[2] == after[3] == end
 
 
@@ -400,12 +400,13 @@ def test_pass_over_deleted_segments_changes_nothing(directory):
     for number in range(200):
         append(one, [(b"k%d" % (number % 3), b"v" * 60)])
     fill(one)
-    one_pass = cleaner.CleaningPass(one, cleaner.OffsetMap(1 << 20), now_ms=NOW, first_dirty=0,
-                                    delete_retention_ms=0, segment_bytes=4000)
+    one_pass = compaction.CleaningPass(one, compaction.OffsetMap(1 << 20), now_ms=NOW,
+                                       first_dirty=0,
+                                       delete_retention_ms=0, segment_bytes=4000)
     assert one_pass.step(100)
     one.move_start(one.end_offset - 1, NOW)
     expected = content(one)
-    with pytest.raises(cleaner.Interrupted):
+    with pytest.raises(compaction.Interrupted):
         while one_pass.step(1 << 20):
             pass
     one_pass.close()

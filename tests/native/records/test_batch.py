@@ -9,7 +9,7 @@ from pylog._native.records.batch import (
     BatchError, build, check, crc32c, edges, header, records, walk,
 )
 
-from pylog._native.records import batch as native
+from pylog._native.records import batch as native_batch
 from pylog._native.records.compress import compress
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -89,7 +89,7 @@ def test_records_are_read_back_unchanged(codec):
     batch = build(RECORDS, codec=codec, base_offset=40)
     expected = [(40 + i, t, k, v, h) for i, (k, v, t, h) in enumerate(RECORDS)]
     assert records(batch) == expected
-    error, summary = check(native.build(RECORDS, codec=codec), now_ms=NOW)
+    error, summary = check(native_batch.build(RECORDS, codec=codec), now_ms=NOW)
     assert error == 0
     assert summary["max_timestamp"] == NOW + 5
     assert summary["max_timestamp_delta"] == 1
@@ -102,7 +102,7 @@ def test_every_header_field_is_where_kafka_has_it():
         producer_id=11,
         producer_epoch=3,
         base_sequence=9,
-        attributes=native.TRANSACTIONAL,
+        attributes=native_batch.TRANSACTIONAL,
         leader_epoch=5,
     )
     got = header(batch)
@@ -112,7 +112,7 @@ def test_every_header_field_is_where_kafka_has_it():
         5,
         2,
         crc32c(batch[21:]),
-        native.TRANSACTIONAL,
+        native_batch.TRANSACTIONAL,
         3,
         NOW,
         NOW + 5,
@@ -168,7 +168,7 @@ def test_any_built_batch_is_accepted_and_read_back(given, codec):
     assert error == 0
     assert summary["max_timestamp"] == max(-1, *(t for _, _, t, _ in given))
     assert [(k, v, t, h) for _, t, k, v, h in records(batch)] == given
-    found = native.find_max_timestamp(batch)
+    found = native_batch.find_max_timestamp(batch)
     top = max(t for _, _, t, _ in given)
     first = next(i for i, r in enumerate(given) if r[2] == top)
     assert found == ((first, top) if top > -1 else None)
@@ -235,7 +235,7 @@ FAULTS = {
     "offset deltas with a gap": (raw(record(0), record(2)), INVALID_RECORD),
     "offset deltas that repeat": (raw(record(0), record(0)), INVALID_RECORD),
     "varint of 6 bytes": (raw(b"\x80\x80\x80\x80\x80\x01" + record()), INVALID_RECORD),
-    "control bit": (build(KEYED, attributes=native.CONTROL), INVALID_RECORD),
+    "control bit": (build(KEYED, attributes=native_batch.CONTROL), INVALID_RECORD),
     "producer id without sequence": (build(KEYED, producer_id=5, producer_epoch=0), INVALID_RECORD),
     "codec 5": (patched(GOOD, 21, b"\0\5"), UNSUPPORTED_COMPRESSION),
     "codec 7": (patched(GOOD, 21, b"\0\7"), UNSUPPORTED_COMPRESSION),
@@ -303,7 +303,7 @@ def test_records_outside_the_timestamp_range_are_listed(codec):
 def test_producer_must_not_set_the_bit_of_log_append_time():
     for timestamp, log_append_time, code in (
             (NOW, True, INVALID_TIMESTAMP), (-1, False, INVALID_TIMESTAMP), (NOW, False, 0)):
-        batch = build([(b"k", b"v", timestamp, [])], attributes=native.LOG_APPEND_TIME)
+        batch = build([(b"k", b"v", timestamp, [])], attributes=native_batch.LOG_APPEND_TIME)
         _, summary = check(batch, now_ms=NOW, log_append_time=log_append_time)
         assert summary["code"] == code
 
@@ -375,9 +375,9 @@ def test_damage_with_a_correct_checksum_never_crashes(codec, data):
     assert summary["code"] in (0, 2, 10, 32, 76, 87)
     for read in (
         lambda: records(batch, 1 << 20),
-        lambda: native.find_timestamp(batch, NOW),
-        lambda: native.find_max_timestamp(batch),
-        lambda: native.recompress(batch, 0),
+        lambda: native_batch.find_timestamp(batch, NOW),
+        lambda: native_batch.find_max_timestamp(batch),
+        lambda: native_batch.recompress(batch, 0),
     ):
         try:
             read()
@@ -405,7 +405,7 @@ def test_records_across_inflated_chunks_are_checked_the_same(codec):
     assert error == 0
     assert summary["inflated_bytes"] == len(build(given)) - 61
     assert summary["max_timestamp_delta"] == 119
-    assert native.find_timestamp(batch, NOW + 77) == (77, NOW + 77)
+    assert native_batch.find_timestamp(batch, NOW + 77) == (77, NOW + 77)
 
 
 # ---- stamping
@@ -414,21 +414,21 @@ def test_records_across_inflated_chunks_are_checked_the_same(codec):
 @EACH_CODEC
 def test_stamping_offset_and_epoch_preserves_the_checksum(codec):
     batch = bytearray(build(KEYED, codec=codec))
-    native.stamp(batch, 123_456, 9)
+    native_batch.stamp(batch, 123_456, 9)
     got = header(batch)
     assert (got.base_offset, got.leader_epoch) == (123_456, 9)
-    assert native.crc_ok(batch)
+    assert native_batch.crc_ok(batch)
     assert records(batch)[0][0] == 123_456
 
 
 def test_append_time_becomes_the_time_of_every_record():
     batch = bytearray(build(KEYED))
-    native.stamp_append_time(batch, 42)
-    assert native.crc_ok(batch)
+    native_batch.stamp_append_time(batch, 42)
+    assert native_batch.crc_ok(batch)
     assert {t for _, t, _, _, _ in records(batch)} == {42}
-    assert native.find_timestamp(batch, 42) == (0, 42)
-    assert native.find_timestamp(batch, 43) is None
-    assert native.find_max_timestamp(batch) == (0, 42)
+    assert native_batch.find_timestamp(batch, 42) == (0, 42)
+    assert native_batch.find_timestamp(batch, 43) is None
+    assert native_batch.find_max_timestamp(batch) == (0, 42)
     assert DefaultRecordBatch(bytes(batch)).timestamp_type == 1
 
 
@@ -436,9 +436,9 @@ def test_wrong_max_timestamp_is_corrected_with_a_new_checksum():
     batch = bytearray(patched(build(KEYED), 35, struct.pack(">q", 5)))
     error, summary = check(batch)
     assert error == 0 and summary["max_timestamp"] == NOW + 49
-    assert native.stamp_max_timestamp(batch, summary["max_timestamp"]) is True
-    assert header(batch).max_timestamp == NOW + 49 and native.crc_ok(batch)
-    assert native.stamp_max_timestamp(batch, summary["max_timestamp"]) is False
+    assert native_batch.stamp_max_timestamp(batch, summary["max_timestamp"]) is True
+    assert header(batch).max_timestamp == NOW + 49 and native_batch.crc_ok(batch)
+    assert native_batch.stamp_max_timestamp(batch, summary["max_timestamp"]) is False
 
 
 # ---- look-ups and re-encoding
@@ -448,20 +448,20 @@ def test_wrong_max_timestamp_is_corrected_with_a_new_checksum():
 def test_a_timestamp_is_found_exact_to_the_record(codec):
     times = [10, 5, 20, 15, 20, 30]
     batch = build([(None, b"v", t, []) for t in times], codec=codec, base_offset=100)
-    assert native.find_timestamp(batch, 0) == (100, 10)
-    assert native.find_timestamp(batch, 11) == (102, 20)
-    assert native.find_timestamp(batch, 11, 103) == (103, 15)
-    assert native.find_timestamp(batch, 30, 105) == (105, 30)
-    assert native.find_timestamp(batch, 31) is None
-    assert native.find_timestamp(batch, 0, 106) is None
-    assert native.find_max_timestamp(batch) == (105, 30)
+    assert native_batch.find_timestamp(batch, 0) == (100, 10)
+    assert native_batch.find_timestamp(batch, 11) == (102, 20)
+    assert native_batch.find_timestamp(batch, 11, 103) == (103, 15)
+    assert native_batch.find_timestamp(batch, 30, 105) == (105, 30)
+    assert native_batch.find_timestamp(batch, 31) is None
+    assert native_batch.find_timestamp(batch, 0, 106) is None
+    assert native_batch.find_max_timestamp(batch) == (105, 30)
 
 
 def test_look_ups_accept_the_gaps_that_compaction_leaves():
     batch = bytearray(raw(record(2, 10), record(7, 30), count=2))
-    native.stamp(batch, 1000, 0)
-    assert native.find_timestamp(batch, NOW + 11) == (1007, NOW + 30)
-    assert native.find_max_timestamp(batch) == (1007, NOW + 30)
+    native_batch.stamp(batch, 1000, 0)
+    assert native_batch.find_timestamp(batch, NOW + 11) == (1007, NOW + 30)
+    assert native_batch.find_max_timestamp(batch) == (1007, NOW + 30)
 
 
 @EACH_CODEC
@@ -470,17 +470,17 @@ def test_recompression_keeps_records_and_header(codec, target):
     batch = build(
         RECORDS * 50, codec=codec, producer_id=4, producer_epoch=1, base_sequence=8, base_offset=70
     )
-    again = native.recompress(batch, target)
+    again = native_batch.recompress(batch, target)
     before, after = header(batch), header(again)
     assert after.attributes & 7 == target
-    assert native.crc_ok(again) and len(again) == after.batch_length + 12
+    assert native_batch.crc_ok(again) and len(again) == after.batch_length + 12
     assert after[6:] == before[6:] and after.base_offset == 70
     assert records(again) == records(batch)
 
 
 def test_recompression_respects_the_inflated_limit():
     with pytest.raises(BatchError) as raised:
-        native.recompress(build([(None, bytes(1 << 20), NOW, [])], codec=4), 1, None, 1 << 19)
+        native_batch.recompress(build([(None, bytes(1 << 20), NOW, [])], codec=4), 1, None, 1 << 19)
     assert raised.value.code == TOO_LARGE
 
 
@@ -488,11 +488,11 @@ def test_recompression_respects_the_inflated_limit():
 @pytest.mark.parametrize("target", CODECS.values(), ids=CODECS)
 def test_recompression_respects_the_batch_size_limit(codec, target):
     batch = build(RECORDS * 50, codec=codec)
-    again = native.recompress(batch, target)
-    assert native.recompress(batch, target, bytes_max=len(again)) == again
+    again = native_batch.recompress(batch, target)
+    assert native_batch.recompress(batch, target, bytes_max=len(again)) == again
     for bytes_max in (len(again) - 1, 61, 0):
         with pytest.raises(BatchError) as raised:
-            native.recompress(batch, target, bytes_max=bytes_max)
+            native_batch.recompress(batch, target, bytes_max=bytes_max)
         assert raised.value.code == TOO_LARGE
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pylog._native.log import log
-from pylog._native.server import replica_fetcher as fetcher
+from pylog._native.server import replica_fetcher
 from tests.native.log.test_log import NOW, TOPIC_ID, make, opened
 from tests.native.server.fake_leader import FakeLeader, diverging, row
 
@@ -20,7 +20,7 @@ def directory(tmp_path):
 
 
 # States after an error: it retries after 50 ms.
-REFUSED_STATES = (fetcher.BACKING_OFF, fetcher.FETCHING)
+REFUSED_STATES = (replica_fetcher.BACKING_OFF, replica_fetcher.FETCHING)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def make_fetchers():
         settings = {"threads": 1, "replica_id": 2, "wait_ms_max": 500, "bytes_min": 1,
                     "bytes_max": 1 << 20, "partition_bytes_max": 1 << 16, "backoff_ms_max": 200,
                     "answer_ms_max": 20_000, **options}
-        made.append(fetcher.Fetchers(**settings))
+        made.append(replica_fetcher.Fetchers(**settings))
         made[-1].start()
         return made[-1]
 
@@ -100,7 +100,7 @@ def test_follower_fetches_with_its_epochs_and_copies_the_leaders_records(
     assert (part.fetch_offset, part.last_fetched_epoch) == (6, 0)
     assert copy.read(0) == source.read(0)
     assert copy.high_watermark == 4
-    assert followed.figures()[0] == 0 and followed.figures()[2] == fetcher.FETCHING
+    assert followed.figures()[0] == 0 and followed.figures()[2] == replica_fetcher.FETCHING
     leader.answer((TOPIC_ID, row(b"", high_watermark=9)))
     asked = leader.take()
     assert (asked.session_epoch, leader.partitions()) == (2, [])
@@ -137,14 +137,15 @@ def test_readded_partition_is_not_forgotten(fetchers, leader, directory):
     leader.take()
     fetchers.unfollow(first)
     again = fetchers.follow(copy, TOPIC_ID, 0, 1, 5, 3)
-    until(lambda: first.figures()[2] == fetcher.LEFT and again.figures()[2] == fetcher.FETCHING)
+    until(lambda: first.figures()[2] == replica_fetcher.LEFT and again.figures()[2]
+          == replica_fetcher.FETCHING)
     leader.answer((TOPIC_ID, row(filled(directory).read(0))))
     asked = leader.take()
     assert asked.forgotten_topics_data == []
     [(_, part)] = leader.partitions()
     assert (part.partition, part.current_leader_epoch, part.fetch_offset) == (0, 5, 0)
     assert copy.end_offset == 0  # The response for the previous epoch is dropped.
-    assert stays.figures()[2] == fetcher.FETCHING
+    assert stays.figures()[2] == replica_fetcher.FETCHING
 
 
 @pytest.mark.parametrize("code", [70, 71, 106])
@@ -158,7 +159,7 @@ def test_lost_session_is_reopened(fetchers, leader, directory, code):
     asked = leader.take()
     assert (asked.session_id, asked.session_epoch) == (0 if code == 70 else 9, 0)
     assert len(leader.partitions()) == 1
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 def test_leader_without_sessions_gets_full_fetches(fetchers, leader, directory):
@@ -168,7 +169,7 @@ def test_leader_without_sessions_gets_full_fetches(fetchers, leader, directory):
         asked = leader.take()
         assert (asked.session_id, asked.session_epoch, len(leader.partitions())) == (0, 0, 1)
         leader.answer((TOPIC_ID, row()), session_id=0)
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 def test_truncated_batch_is_fetched_again_with_a_larger_limit(
@@ -185,7 +186,7 @@ def test_truncated_batch_is_fetched_again_with_a_larger_limit(
     leader.answer((TOPIC_ID, row(data[len(data) * 2 // 3:])))
     leader.take()
     assert copy.read(0) == data
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 @pytest.mark.parametrize("step", [1, 7, 100])
@@ -217,7 +218,7 @@ def test_batch_longer_than_the_buffer_is_copied(fetchers, leader, directory):
     leader.answer((TOPIC_ID, row(source.read(0))))
     leader.take()
     assert copy.read(0) == source.read(0)
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 def test_a_batch_longer_than_any_request_is_copied(fetchers, leader, directory):
@@ -234,7 +235,7 @@ def test_a_batch_longer_than_any_request_is_copied(fetchers, leader, directory):
     leader.take()
     assert (copy.end_offset, copy.high_watermark) == (1, 1)
     assert copy.read(0, 1 << 28) == long
-    assert followed.figures()[2] == fetcher.FETCHING
+    assert followed.figures()[2] == replica_fetcher.FETCHING
 
 
 @pytest.mark.parametrize("code", [3, 6, 9, 56, 74, 75, 100])
@@ -248,7 +249,7 @@ def test_failed_partition_pauses_and_is_reported_once(fetchers, leader, director
     asked = leader.take()
     assert [gone.partitions for gone in asked.forgotten_topics_data] == [[0]]
     [notice] = next_notices(fetchers)
-    assert (notice.kind, notice.code, notice.token) == (fetcher.REFUSED, code, 10)
+    assert (notice.kind, notice.code, notice.token) == (replica_fetcher.REFUSED, code, 10)
     for _ in range(2):
         while not leader.partitions():
             time.sleep(0.01)
@@ -258,7 +259,7 @@ def test_failed_partition_pauses_and_is_reported_once(fetchers, leader, director
         leader.take()
     assert fetchers.take() == []
     assert refused.figures()[2] in REFUSED_STATES
-    assert other.figures()[2] == fetcher.FETCHING
+    assert other.figures()[2] == replica_fetcher.FETCHING
 
 
 def test_diverging_log_waits_for_the_truncation_and_continues(fetchers, leader, directory):
@@ -271,9 +272,9 @@ def test_diverging_log_waits_for_the_truncation_and_continues(fetchers, leader, 
     assert (part.fetch_offset, part.last_fetched_epoch) == (6, 0)
     leader.answer((TOPIC_ID, diverging(0, 4)))
     [notice] = next_notices(fetchers)
-    assert (notice.kind, notice.token) == (fetcher.DIVERGED, 5)
+    assert (notice.kind, notice.token) == (replica_fetcher.DIVERGED, 5)
     assert (notice.epoch, notice.end_offset) == (0, 4)
-    assert followed.figures()[2] == fetcher.WAITING
+    assert followed.figures()[2] == replica_fetcher.WAITING
     copy.truncate(4)
     fetchers.resume(followed)
     leader.take()
@@ -291,7 +292,7 @@ def test_epoch_without_records_is_never_reported(fetchers, leader, directory):
     leader.take()
     [(_, part)] = leader.partitions()
     assert (part.fetch_offset, part.last_fetched_epoch) == (2, 0)
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 def test_truncation_without_effect_pauses_the_partition(fetchers, leader, directory):
@@ -303,10 +304,10 @@ def test_truncation_without_effect_pauses_the_partition(fetchers, leader, direct
         leader.take()
         leader.answer((TOPIC_ID, diverging(0, 6)))
         [notice] = next_notices(fetchers)
-        assert notice.kind == fetcher.DIVERGED
+        assert notice.kind == replica_fetcher.DIVERGED
         copy.truncate(6)
         fetchers.resume(followed)
-        until(lambda: followed.figures()[2] == fetcher.BACKING_OFF)
+        until(lambda: followed.figures()[2] == replica_fetcher.BACKING_OFF)
 
 
 def test_an_offset_out_of_range_waits_for_the_control_plane(fetchers, leader, directory):
@@ -316,7 +317,7 @@ def test_an_offset_out_of_range_waits_for_the_control_plane(fetchers, leader, di
     leader.take()
     leader.answer((TOPIC_ID, row(error_code=1)))
     [notice] = next_notices(fetchers)
-    assert (notice.kind, notice.token) == (fetcher.OUT_OF_RANGE, 5)
+    assert (notice.kind, notice.token) == (replica_fetcher.OUT_OF_RANGE, 5)
     copy.restart_at(100)
     fetchers.resume(followed)
     leader.take()
@@ -333,7 +334,7 @@ def test_follower_adopts_the_leaders_log_start(fetchers, leader, directory):
     leader.take()
     [(_, part)] = leader.partitions()
     assert (copy.start_offset, part.log_start_offset, part.fetch_offset) == (4, 4, 6)
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 def test_fetch_offset_follows_the_flush_with_flush_before_fetch(
@@ -348,7 +349,7 @@ def test_fetch_offset_follows_the_flush_with_flush_before_fetch(
         leader.take()
         [(_, part)] = leader.partitions()
         assert copy.flushed_offset == part.fetch_offset == at + 2
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 def test_disk_failure_before_a_position_report_stops_the_partition(
@@ -361,8 +362,8 @@ def test_disk_failure_before_a_position_report_stops_the_partition(
     directory.set_disk(log.DISK_NO_SYNC)
     leader.answer((TOPIC_ID, row(source.read(0))))
     [notice] = next_notices(fetchers)
-    assert (notice.kind, notice.token) == (fetcher.FAILED, 8)
-    assert followed.figures()[2] == fetcher.WAITING
+    assert (notice.kind, notice.token) == (replica_fetcher.FAILED, 8)
+    assert followed.figures()[2] == replica_fetcher.WAITING
 
 
 def test_lost_connection_is_reported_and_a_new_one_continues(fetchers, leader, directory):
@@ -374,13 +375,13 @@ def test_lost_connection_is_reported_and_a_new_one_continues(fetchers, leader, d
     leader.take()
     leader.near.close()
     [notice] = next_notices(fetchers)
-    assert (notice.kind, notice.token, notice.leader_id) == (fetcher.LOST, 70, 1)
+    assert (notice.kind, notice.token, notice.leader_id) == (replica_fetcher.LOST, 70, 1)
     other = FakeLeader()
     other.attach(fetchers, serial=71)
     asked = other.take()
     [(_, part)] = other.partitions()
     assert (asked.session_id, asked.session_epoch, part.fetch_offset) == (0, 0, 2)
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert kept.figures()[2] == replica_fetcher.FETCHING
     other.close()
 
 
@@ -413,7 +414,7 @@ def test_wrong_checksum_pauses_the_partition_and_keeps_valid_batches(fetchers, l
     leader.take()
     leader.answer((TOPIC_ID, row(bytes(data))))
     [notice] = next_notices(fetchers)
-    assert notice.kind == fetcher.REFUSED and notice.code < 0
+    assert notice.kind == replica_fetcher.REFUSED and notice.code < 0
     assert copy.end_offset == 2
     assert followed.figures()[2] in REFUSED_STATES
 
@@ -444,7 +445,7 @@ def test_invalid_records_are_rejected_and_other_partitions_are_copied(
     leader.answer((TOPIC_ID, row(list(lies(source.read(0, 1)))[lie][1])),
                   (TOPIC_ID, row(source.read(0), index=1)))
     [notice] = next_notices(fetchers)
-    assert (notice.kind, notice.token) == (fetcher.REFUSED, 0)
+    assert (notice.kind, notice.token) == (replica_fetcher.REFUSED, 0)
     leader.take()
     assert [copy.end_offset for copy in copies] == [0, 6]
     assert len(kept) == 2
@@ -459,7 +460,7 @@ def test_decreasing_offsets_are_rejected(fetchers, leader, directory):
     leader.take()
     leader.answer((TOPIC_ID, row(source.read(2))))
     [notice] = next_notices(fetchers)
-    assert notice.kind == fetcher.REFUSED and notice.code < 0
+    assert notice.kind == replica_fetcher.REFUSED and notice.code < 0
     assert copy.read(0) == source.read(0)
     assert kept.figures()[2] in REFUSED_STATES
 
@@ -478,8 +479,8 @@ def test_invalid_response_closes_the_connection(fetchers, leader, directory, fra
     leader.near.sendall(frame)
     leader.near.shutdown(1)
     [notice] = next_notices(fetchers)
-    assert (notice.kind, notice.token) == (fetcher.LOST, 5)
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert (notice.kind, notice.token) == (replica_fetcher.LOST, 5)
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 def test_unrequested_bytes_close_the_connection(fetchers, leader, directory):
@@ -489,8 +490,8 @@ def test_unrequested_bytes_close_the_connection(fetchers, leader, directory):
     frame = leader.frame((TOPIC_ID, row()))
     leader.near.sendall(frame + frame)
     [notice] = next_notices(fetchers)
-    assert notice.kind == fetcher.LOST
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert notice.kind == replica_fetcher.LOST
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 def test_wrong_correlation_id_closes_the_connection(fetchers, leader, directory):
@@ -499,8 +500,8 @@ def test_wrong_correlation_id_closes_the_connection(fetchers, leader, directory)
     leader.take()
     leader.answer((TOPIC_ID, row()), correlation_id=leader.correlation_id + 1)
     [notice] = next_notices(fetchers)
-    assert notice.kind == fetcher.LOST
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert notice.kind == replica_fetcher.LOST
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 def test_missing_response_closes_the_connection(make_fetchers, leader, directory):
@@ -510,8 +511,8 @@ def test_missing_response_closes_the_connection(make_fetchers, leader, directory
     leader.take()
     leader.near.send(leader.frame((TOPIC_ID, row()))[:9])
     [notice] = next_notices(fetchers)
-    assert notice.kind == fetcher.LOST
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert notice.kind == replica_fetcher.LOST
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 @pytest.mark.parametrize("partition", [
@@ -527,7 +528,7 @@ def test_unfollowed_partitions_are_skipped(fetchers, leader, directory, partitio
                   (TOPIC_ID, row(source.read(0))))
     leader.take()
     assert copy.end_offset == 6
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 def test_immediate_empty_responses_make_the_thread_pause(fetchers, leader, directory):
@@ -539,7 +540,7 @@ def test_immediate_empty_responses_make_the_thread_pause(fetchers, leader, direc
         leader.answer()
         asked += 1
     assert asked <= EMPTY_ANSWERS_MAX, asked
-    assert kept.figures()[2] == fetcher.FETCHING
+    assert kept.figures()[2] == replica_fetcher.FETCHING
 
 
 def test_permanently_diverging_log_pauses_the_partition(fetchers, leader, directory):
@@ -572,7 +573,7 @@ def test_leading_log_accepts_no_fetched_records(fetchers, leader, directory):
     copy.become_leader(5)
     leader.answer((TOPIC_ID, row(source.read(0))))
     [notice] = next_notices(fetchers)
-    assert notice.kind == fetcher.REFUSED
+    assert notice.kind == replica_fetcher.REFUSED
     assert copy.end_offset == 0
     assert kept.figures()[2] in REFUSED_STATES
 

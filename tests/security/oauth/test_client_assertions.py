@@ -5,7 +5,7 @@ import json
 import pytest
 from joserfc import errors, jwk, jws
 
-from pylog.security.oauth import client_assertions as assertions
+from pylog.security.oauth import client_assertions
 from pylog.security.errors import AuthenticationFailed
 
 PREFIX = "sasl.oauthbearer.assertion."
@@ -30,7 +30,7 @@ def made(**given):
     """Return assertions. given: settings without their prefix, `_` for `.`."""
     found = {**DEFAULTS, **{name.replace("_", "."): str(value) if hasattr(value, "parts") else value
                             for name, value in given.items()}}
-    return assertions.made(lambda name: found.get(name.removeprefix(PREFIX)), lambda: NOW_S)
+    return client_assertions.made(lambda name: found.get(name.removeprefix(PREFIX)), lambda: NOW_S)
 
 
 def opened(text, key, algorithm="RS256"):

@@ -4,7 +4,7 @@ import pytest
 from joserfc import jwk
 
 from pylog.config import ConfigError
-from pylog.security.oauth import token_retriever as retrieval
+from pylog.security.oauth import token_retriever
 from pylog.security.errors import AuthenticationFailed
 from tests.security.issuer import Issuer, claims_of, served
 
@@ -37,8 +37,8 @@ def key_file(key, tmp_path):
 def of(given, **options):
     """given: settings without their prefix."""
     found = {**DEFAULTS, **given}
-    return retrieval.of(lambda name: found.get(name.removeprefix(PREFIX)), options,
-                        lambda: 1e9, None)
+    return token_retriever.of(lambda name: found.get(name.removeprefix(PREFIX)), options,
+                              lambda: 1e9, None)
 
 
 def whose(found) -> str:

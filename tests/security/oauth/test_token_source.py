@@ -4,12 +4,12 @@ import threading
 
 import pytest
 
-from pylog.security.oauth import jwt as tokens, token_source as issued
+from pylog.security.oauth import jwt, token_source
 from pylog.security.errors import AuthenticationFailed
 from tests.security.issuer import NO_ANSWERS, Issuer, answered, served
 
-RULES = tokens.Rules(issuer=None, audience=(), scope=(), scope_claim="scope", name_claim="sub",
-                     skew_s=0)
+RULES = jwt.Rules(issuer=None, audience=(), scope=(), scope_claim="scope", name_claim="sub",
+                  skew_s=0)
 
 
 class Giver:
@@ -22,10 +22,10 @@ class Giver:
         self.given += 1
         if self.fails:
             raise AuthenticationFailed("no")
-        return issued.Issued(f"t{self.given}", self.lasts_s and self.now_s + self.lasts_s)
+        return token_source.Issued(f"t{self.given}", self.lasts_s and self.now_s + self.lasts_s)
 
     def source(self, *pauses):
-        return issued.Source(self.get, lambda: self.now_s, *pauses)
+        return token_source.Source(self.get, lambda: self.now_s, *pauses)
 
 
 def test_token_is_refreshed_after_four_fifths_of_its_lifetime():
@@ -89,34 +89,36 @@ def test_concurrent_threads_request_one_token():
 
 def test_client_credentials_are_exchanged_for_a_token():
     with served(Issuer(), {"me": "s3cret"}, lasts_s=60) as server:
-        found = issued.request_token(
-            issued.Endpoint(f"{server.url}/token", "me", "s3cret"), lambda: 5.0)
-    assert found.expires_s == 65 and issued.end_of(found.token) > 65
+        found = token_source.request_token(
+            token_source.Endpoint(f"{server.url}/token", "me", "s3cret"), lambda: 5.0)
+    assert found.expires_s == 65 and token_source.end_of(found.token) > 65
     assert server.asked == [{"grant_type": ["client_credentials"]}]
 
 
 def test_token_expiring_before_the_issuers_time_is_used_until_it_expires():
     """The token's expiry is in whole seconds."""
     with served(Issuer(), {"me": "s3cret"}, lasts_s=60) as server:
-        found = issued.request_token(
-            issued.Endpoint(f"{server.url}/token", "me", "s3cret"), lambda: 1e11)
-    assert found.expires_s == issued.end_of(found.token) < 1e11
+        found = token_source.request_token(
+            token_source.Endpoint(f"{server.url}/token", "me", "s3cret"), lambda: 1e11)
+    assert found.expires_s == token_source.end_of(found.token) < 1e11
 
 
 def test_a_refusal_names_the_issuer_and_its_reason_and_no_secret():
     with served(Issuer(), {"me": "s3cret"}) as server:
         with pytest.raises(AuthenticationFailed,
                            match="/token returned no token: 401 invalid_client") as caught:
-            issued.request_token(issued.Endpoint(f"{server.url}/token", "me", "0ther"), lambda: 5.0)
+            token_source.request_token(token_source.Endpoint(f"{server.url}/token", "me", "0ther"),
+                                       lambda: 5.0)
     assert "0ther" not in str(caught.value)
     with pytest.raises(AuthenticationFailed, match="returned no token: URLError: .*refused"):
-        issued.request_token(issued.Endpoint(f"{server.url}/token", "me", "0ther"), lambda: 5.0)
+        token_source.request_token(token_source.Endpoint(f"{server.url}/token", "me", "0ther"),
+                                   lambda: 5.0)
 
 
 @pytest.mark.parametrize("data", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
 def test_invalid_issuer_response_counts_as_a_failure(data):
     with answered(data) as url, pytest.raises(AuthenticationFailed, match="returned no token"):
-        issued.request_token(issued.Endpoint(url, "me", "s3cret"), lambda: 5.0)
+        token_source.request_token(token_source.Endpoint(url, "me", "s3cret"), lambda: 5.0)
 
 
 def test_a_file_is_read_for_each_login(tmp_path):
@@ -125,22 +127,22 @@ def test_a_file_is_read_for_each_login(tmp_path):
         if wrong is not None:
             path.write_text(wrong)
         with pytest.raises(AuthenticationFailed, match=f"no token in {path}: "):
-            issued.read(str(path))
+            token_source.read(str(path))
     path.write_text("a.b.c\n")
-    assert issued.read(str(path)) == ("a.b.c", 0)
+    assert token_source.read(str(path)) == ("a.b.c", 0)
 
 
 def test_unsigned_token_has_the_login_modules_claims():
-    found = issued.unsigned({
+    found = token_source.unsigned({
         "unsecuredLoginStringClaim_sub": "me", "unsecuredLoginListClaim_scope": "|a|b",
         "unsecuredLoginNumberClaim_n": "1.5", "unsecuredLoginLifetimeSeconds": "60"}, lambda: 500.0)
     assert found.expires_s == 560
-    source = tokens.Tokens(RULES._replace(scope=("b",)), None, lambda: 500_000)
+    source = jwt.Tokens(RULES._replace(scope=("b",)), None, lambda: 500_000)
     assert source.check(found.token) == ("me", 560_000)
     with pytest.raises(AuthenticationFailed, match="unsecuredLogin"):
-        issued.unsigned({"unsecuredLoginLifetimeSeconds": "long"}, lambda: 500.0)
+        token_source.unsigned({"unsecuredLoginLifetimeSeconds": "long"}, lambda: 500.0)
 
 
 @pytest.mark.parametrize("token", ["", "a.b", "a.!.c", "a.W10.c", "a.e30.c"])
 def test_token_without_an_expiry_claim_does_not_expire(token):
-    assert issued.end_of(token) == 0
+    assert token_source.end_of(token) == 0

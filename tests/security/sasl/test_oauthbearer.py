@@ -5,7 +5,7 @@ import time
 import pytest
 
 from pylog.config import ConfigError, Settings
-from pylog.security.sasl import oauthbearer as bearer
+from pylog.security.sasl import oauthbearer
 from pylog.security.errors import AuthenticationFailed, TokenRefused
 from pylog.security.sasl.sasl import BEARER, KEYS_URL, Mechanisms
 from pylog.security.oauth.jwt import Token
@@ -19,7 +19,7 @@ def check(text):
 
 
 def exchange():
-    return bearer.Exchange(check)
+    return oauthbearer.Exchange(check)
 
 
 @pytest.mark.parametrize("message", [
@@ -53,7 +53,7 @@ def test_acting_for_another_principal_is_rejected():
     b"n,,\x01auth=Bearer good\x01", b"y,,\x01auth=Bearer good\x01\x01", b"n,,auth=Bearer good",
     b"n,,\x01auth=Bearer go\xffod\x01\x01", b"n,a=,\x01auth=Bearer good\x01\x01",
     b"n,,\x01other=good\x01\x01", b"n,,\x01auth=Bearer good\x01\x01more",
-    b"n,,\x01auth=Bearer " + b"g" * bearer.TOKEN_BYTES_MAX + b"\x01\x01"], ids=repr)
+    b"n,,\x01auth=Bearer " + b"g" * oauthbearer.TOKEN_BYTES_MAX + b"\x01\x01"], ids=repr)
 def test_malformed_token_is_rejected_without_a_reason(message):
     with pytest.raises(AuthenticationFailed) as failed:
         exchange().step(message)

@@ -3,7 +3,7 @@
 import pytest
 from cryptography import x509
 
-from pylog.security.tls import key_stores as stores
+from pylog.security.tls import key_stores
 from pylog.testing.certificates import Authority
 
 AUTHORITY = Authority()
@@ -14,12 +14,12 @@ def test_the_day_on_which_a_chain_ends_is_its_first_certificates(days):
     made = AUTHORITY.issue(days=days)
     first, *_ = x509.load_pem_x509_certificates(made.chain)
     ends = str(first.not_valid_after_utc.date())
-    assert stores.chain_expiry(made.chain) == ends
-    assert stores.chain_expiry(made.key + made.chain + AUTHORITY.pem) == ends
+    assert key_stores.chain_expiry(made.chain) == ends
+    assert key_stores.chain_expiry(made.key + made.chain + AUTHORITY.pem) == ends
 
 
 @pytest.mark.parametrize("text", [
     b"", b"-----BEGIN CERTIFICATE-----\nAAA\n-----END CERTIFICATE-----\n",
     b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
 def test_invalid_certificate_has_no_expiry(text):
-    assert stores.chain_expiry(text) == ""
+    assert key_stores.chain_expiry(text) == ""

@@ -10,7 +10,7 @@ import pytest
 from pylog._native.server.tls import library
 from pylog.config import ConfigError, Settings
 from pylog.config.listeners import Listener
-from pylog.security.tls import key_stores as stores, listener_tls as tls
+from pylog.security.tls import key_stores, listener_tls
 from pylog.security.tls.listener_tls import ListenerTls
 from pylog.testing import Broker
 from pylog.testing.certificates import write
@@ -44,7 +44,7 @@ def test_a_start_that_a_certificate_prevents_names_the_listener_once(texts, word
     ({"ssl.client.auth": "required", "listener.name.sasl_ssl.ssl.client.auth": "none"}, "none")])
 def test_listener_with_sasl_requires_client_certificates_only_by_its_own_setting(texts, wanted):
     settings = Settings({"listeners": "SASL_SSL://:9093", **texts})
-    assert tls.getter(settings, settings.listeners[0])("ssl.client.auth") == wanted
+    assert listener_tls.getter(settings, settings.listeners[0])("ssl.client.auth") == wanted
 
 
 def greet(broker, chain: str = "", **limits) -> ssl.SSLSocket:
@@ -117,9 +117,9 @@ def test_certificate_loaded_last_is_used(monkeypatch):
             begun.set()
             assert goes_on.wait(10)
         used.append(read)
-        return stores.Own(b"", b"", None)
+        return key_stores.Own(b"", b"", None)
 
-    monkeypatch.setattr(tls, "use", use)
+    monkeypatch.setattr(listener_tls, "use", use)
     changed = ListenerTls(settings, Listener("ONE", "", 0, "SSL"))
     earlier, later = (threading.Thread(target=changed.refresh) for _ in range(2))
     earlier.start()

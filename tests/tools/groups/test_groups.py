@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from pylog.client import types as offsets
+from pylog.client import types
 from pylog.tools.cli import cluster_queries
 from pylog.tools.groups import lag as lags
 from tests.monitor import scrape
@@ -311,7 +311,7 @@ def test_history_without_endpoint_or_group_prints_the_reason(target):
 
 
 def test_lag_is_unknown_without_an_end_offset(monkeypatch):
-    part = offsets.TopicPartition("t", 0)
+    part = types.TopicPartition("t", 0)
 
     async def refresh(topics):
         pass

@@ -19,8 +19,8 @@ from pylog.coordinator.groups.consumer.group import (
     Held,
     Resolved,
 )
+from pylog.coordinator.groups.state import modern_records
 from pylog.coordinator.groups.state.modern_records import apply, dated
-from pylog.coordinator.groups.state.modern_records import member_state as state_of
 from pylog.coordinator.runtime.journal import Record
 from pylog.protocol import messages, records
 from pylog.protocol.errors import UnsupportedVersion
@@ -92,7 +92,8 @@ def old_metadata_gone(group_id: str) -> Record:
 
 def member_state(group: ConsumerGroup, member_id: str) -> list[Record]:
     """Return the records of one member, in replay order; none if the member is gone."""
-    return state_of(group, member_id, member_record, target_record, assignment_record)
+    return modern_records.member_state(group, member_id, member_record, target_record,
+                                       assignment_record)
 
 
 def group_state(group: ConsumerGroup) -> list[Record]:

@@ -29,7 +29,7 @@ from pylog.coordinator.groups.state import (
     topic_regex,
 )
 from pylog.coordinator.groups.state import (
-    subscribed_topics as subscriptions,
+    subscribed_topics,
 )
 from pylog.coordinator.groups.state.classic_group import CONSUMER, STREAMS
 from pylog.coordinator.groups.state.group_config import GROUP_RESOURCE
@@ -91,7 +91,7 @@ def subscribe(groups: Any, group: ConsumerGroup, before: ConsumerMember, member:
 
 
 def _refresh(groups: Any, group: ConsumerGroup, bump: bool) -> None:
-    found = subscriptions.metadata_hash(groups.image(), group.topics())
+    found = subscribed_topics.metadata_hash(groups.image(), group.topics())
     group.refresh_ms = groups.clock.now_ms() + NEVER_MS
     if group.had_old_metadata:
         group.had_old_metadata = False
@@ -104,7 +104,7 @@ def _refresh(groups: Any, group: ConsumerGroup, bump: bool) -> None:
 
 def next_epoch(groups: Any, group: ConsumerGroup) -> None:
     """Increase the group epoch after members left."""
-    _move_to_epoch(groups, group, subscriptions.metadata_hash(groups.image(), group.topics()))
+    _move_to_epoch(groups, group, subscribed_topics.metadata_hash(groups.image(), group.topics()))
 
 
 def _move_to_epoch(groups: Any, group: ConsumerGroup, hash_: int) -> None:
@@ -129,7 +129,7 @@ def topics_changed(groups: Any, names: set[str]) -> None:
 
 
 def topic_ids_of(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> frozenset[bytes]:
-    return subscriptions.topic_ids(groups.image(), group.subscribed_by(member))
+    return subscribed_topics.topic_ids(groups.image(), group.subscribed_by(member))
 
 
 # ---- regular expressions ------------------------------------------------------------------------
@@ -251,10 +251,10 @@ def _made(groups: Any, group: ConsumerGroup) -> dict[str, Assignment] | None:
     for member in group.members.values():
         names = group.subscribed_by(member)
         if names not in ids:
-            ids[names] = subscriptions.topic_ids(image, names)
+            ids[names] = subscribed_topics.topic_ids(image, names)
         members.append(Subscriber(member.id, member.instance_id, member.rack_id, ids[names],
                                   group.targets.get(member.id, NOTHING)))
-    topics = subscriptions.shapes(image, frozenset().union(*ids.values()))
+    topics = subscribed_topics.shapes(image, frozenset().union(*ids.values()))
     assignor = known[_assignor_name(groups, group)]
     if assignor in partition_assignors.BUILT_IN.values():
         return assignor(members, topics)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pylog.config import groups
-from pylog.coordinator.groups.assignors import partitions as assignors
+from pylog.coordinator.groups.assignors import partitions as partition_assignors
 from pylog.coordinator.groups.assignors.partitions import Assignor
 
 GROUP_RESOURCE = 32  # The config resource type GROUP.
@@ -33,7 +33,7 @@ class ConsumerLimits(NamedTuple):
     may_upgrade: bool = True
     may_downgrade: bool = True
     refresh_ms: int = 600_000
-    assignors: Mapping[str, Assignor] = MappingProxyType(assignors.BUILT_IN)
+    assignors: Mapping[str, Assignor] = MappingProxyType(partition_assignors.BUILT_IN)
     settings: Any = DEFAULTS
 
     def of_group(self, configs: Mapping[str, str] | None, name: str) -> int:
@@ -71,4 +71,4 @@ def _consumer_limits(settings: Any) -> ConsumerLimits:
         settings["group.consumer.max.size"], policy in ("UPGRADE", "BIDIRECTIONAL"),
         policy in ("DOWNGRADE", "BIDIRECTIONAL"),
         settings["group.consumer.regex.refresh.interval.ms"],
-        assignors.load(settings["group.consumer.assignors"]), settings)
+        partition_assignors.load(settings["group.consumer.assignors"]), settings)

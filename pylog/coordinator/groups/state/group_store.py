@@ -9,7 +9,7 @@ Source: Kafka's GroupMetadataManager.
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from pylog.coordinator.groups.state import classic_records as records
+from pylog.coordinator.groups.state import classic_records
 from pylog.coordinator.groups.state.classic_group import (
     CLASSIC, CONSUMER, DEAD, STREAMS, Committed, Group, group_key,
 )
@@ -120,7 +120,7 @@ class GroupStore:
 
     def record_group(self, group: Group) -> None:
         """Record a classic group."""
-        self.records.append((group_key(group.id), records.group_value(group)))
+        self.records.append((group_key(group.id), classic_records.group_value(group)))
         self.changed.add((group.id, None))
 
     def record_gone(self, group: Any) -> None:

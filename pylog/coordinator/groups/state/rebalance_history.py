@@ -14,7 +14,7 @@ import os
 from typing import Any
 
 from pylog import supervisor
-from pylog.coordinator.groups.state import rebalance_tracker as rebalances
+from pylog.coordinator.groups.state import rebalance_tracker
 
 FILE, OLDER = "group-rebalances.jsonl", "group-rebalances.1.jsonl"
 BYTES_MAX = 4 << 20
@@ -39,7 +39,7 @@ class History:
         log.info("a group rebalanced", extra={
             "group": rebalance["group"], "generation": rebalance["generation"],
             "members": rebalance["members"], "ms": rebalance["took_ms"],
-            "reason": rebalances.sentence(rebalance)})
+            "reason": rebalance_tracker.sentence(rebalance)})
         if len(self._lines) == LINES_MAX:
             self._dropped += 1
             return

@@ -10,8 +10,8 @@ Source: Kafka's coordinator schemas: keys 17 (group), 19 (member), 20 and 21 (ta
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pylog.coordinator.groups.state import modern_records
 from pylog.coordinator.groups.state.modern_records import apply, dated
-from pylog.coordinator.groups.state.modern_records import member_state as state_of
 from pylog.coordinator.groups.assignors.tasks import Assignment, Tasks
 from pylog.coordinator.groups.streams.group import (
     KIND,
@@ -109,7 +109,8 @@ def _dated_rows(new: Any, tasks: Dated) -> list[Any]:
 
 def member_state(group: StreamsGroup, member_id: str) -> list[Record]:
     """Return the records of one member, in replay order; none if the member is gone."""
-    return state_of(group, member_id, member_record, target_record, assignment_record)
+    return modern_records.member_state(group, member_id, member_record, target_record,
+                                       assignment_record)
 
 
 def group_state(group: StreamsGroup) -> list[Record]:

@@ -22,7 +22,7 @@ from pylog.protocol.errors import ErrorCode
 WITH_EPOCHS = 3  # the first version with broker epochs
 
 
-def alter(rules: Rules, request, version: int):
+def change_isr(rules: Rules, request, version: int):
     """Decide an AlterPartitionRequest whose broker epoch was checked. Returns (records, response).
     """
     response = messages.AlterPartitionResponse

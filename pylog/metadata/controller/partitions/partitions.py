@@ -8,7 +8,7 @@ Source: KIP-195; error codes as Kafka 4.3's.
 from collections import Counter, namedtuple
 
 from pylog.metadata.controller.partitions import replica_placement
-from pylog.metadata.controller.partitions import topics as controller
+from pylog.metadata.controller.partitions import topics
 from pylog.metadata.image.image import Image
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
@@ -17,16 +17,16 @@ Outcome = namedtuple("Outcome", ("error", "message"), defaults=(ErrorCode.NONE, 
 Outcome.__doc__ = "The result for one part of a request."
 
 
-def create_partitions(image: Image, topics, random, mutations=None):
+def create_partitions(image: Image, wanted_topics, random, mutations=None):
     """Decide CreatePartitionsRequest.topics, in steps (eventloop.slices). Returns (records, [(topic
     name, Outcome)]).
 
     mutations: as for topics.create_topics.
     """
-    counts = Counter(topic.name for topic in topics)
+    counts = Counter(topic.name for topic in wanted_topics)
     records: list = []
     results: dict[str, Outcome] = {}
-    for topic in topics:
+    for topic in wanted_topics:
         yield
         if topic.name in results:
             continue
@@ -34,9 +34,9 @@ def create_partitions(image: Image, topics, random, mutations=None):
             if counts[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             made = yield from _more(image, topic, random, mutations)
-            if len(records) + len(made) > controller.PARTITIONS_PER_REQUEST_MAX:
+            if len(records) + len(made) > topics.PARTITIONS_PER_REQUEST_MAX:
                 raise Refusal(ErrorCode.POLICY_VIOLATION, "more than "
-                              f"{controller.PARTITIONS_PER_REQUEST_MAX} partitions in one request")
+                              f"{topics.PARTITIONS_PER_REQUEST_MAX} partitions in one request")
         except Refusal as refusal:
             results[topic.name] = Outcome(refusal.error, refusal.message)
             continue
@@ -59,22 +59,22 @@ def _more(image, wanted, random, mutations):
                       "would not be an increase.")
     more, factor = wanted.count - count, len(topic.partitions[0].replicas)
     if wanted.assignments is not None and len(wanted.assignments) != more:
-        raise controller.bad_assignment(
+        raise topics.bad_assignment(
             f"Attempted to add {more} additional partition(s), but only "
             f"{len(wanted.assignments)} assignment(s) were specified.")
-    if more > controller.PARTITIONS_PER_REQUEST_MAX:
+    if more > topics.PARTITIONS_PER_REQUEST_MAX:
         raise Refusal(ErrorCode.POLICY_VIOLATION,
-                      f"more than {controller.PARTITIONS_PER_REQUEST_MAX} partitions at once")
-    controller.charge(mutations, more)
+                      f"more than {topics.PARTITIONS_PER_REQUEST_MAX} partitions at once")
+    topics.charge(mutations, more)
     if wanted.assignments is None:
         assignment = replica_placement.place(image, more, factor, random)
     else:
         assignment = [tuple(entry.broker_ids) for entry in wanted.assignments]
         for number, replicas in enumerate(assignment):
             yield
-            controller.check_replicas(image, replicas, factor)
+            topics.check_replicas(image, replicas, factor)
             if not any(image.broker_is_active(broker_id) for broker_id in replicas):
-                raise controller.bad_assignment(
+                raise topics.bad_assignment(
                     f"no broker of partition {count + number} is active")
     assert len(assignment) == more, (len(assignment), more)
-    return (yield from controller.partition_records(image, topic.id, count, assignment))
+    return (yield from topics.partition_records(image, topic.id, count, assignment))

@@ -6,7 +6,7 @@ Invariants: a partition lists its adding and removing replicas while it is reass
 Source: KIP-455, KIP-860; Kafka's PartitionReassignmentReplicas and PartitionReassignmentRevert.
 """
 
-from pylog.metadata.controller.partitions import topics as controller
+from pylog.metadata.controller.partitions import topics
 from pylog.metadata.controller.partitions.partition_change import UNCLEAN, PartitionChange, Rules
 from pylog.metadata.controller.partitions.partitions import Outcome
 from pylog.metadata.image.image import Image
@@ -48,7 +48,7 @@ def _altered(rules, name, wanted, factor_may_change):
     if wanted.replicas is None:
         return _cancelled(rules, topic, index, state)
     target = list(wanted.replicas)
-    controller.check_replicas(rules.image, target)
+    topics.check_replicas(rules.image, target)
     factor = len(state.replicas) - len(state.adding_replicas)
     if not factor_may_change and len(target) != factor:
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,

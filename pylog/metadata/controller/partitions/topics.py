@@ -11,7 +11,7 @@ from collections import namedtuple
 from pylog.config import ConfigError
 from pylog.config import internal_topics
 from pylog.metadata.controller.partitions import (
-    eligible_leader_replicas as eligible,
+    eligible_leader_replicas,
 )
 from pylog.metadata.controller.partitions import (
     replica_placement,
@@ -152,7 +152,7 @@ def _create_topic(image, topic, settings, random, colliding):
                                       name=name, value=value)
                 for name, value in configs.items()]
     records += yield from partition_records(image, topic_id, 0, assignment)
-    records += eligible.cleared(image, records)
+    records += eligible_leader_replicas.cleared(image, records)
     return records, TopicResult(topic.name, ErrorCode.NONE, None, topic_id, len(assignment),
                                 len(assignment[0]), configs)
 
@@ -344,9 +344,10 @@ def bootstrap_cluster(image: Image, settings) -> list:
     """
     records = bootstrap(image)
     if not image.features:
-        records.append(messages.FeatureLevelRecord(name=eligible.ELR_FEATURE, feature_level=1))
-    if image.features.get(eligible.ELR_FEATURE, 0) or not image.features:
-        records += eligible.single_min_isr(image, settings)
+        records.append(messages.FeatureLevelRecord(
+            name=eligible_leader_replicas.ELR_FEATURE, feature_level=1))
+    if image.features.get(eligible_leader_replicas.ELR_FEATURE, 0) or not image.features:
+        records += eligible_leader_replicas.single_min_isr(image, settings)
     return records
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pylog.config.errors import ConfigError
-from pylog.coordinator.groups.assignors import partitions as assignors
+from pylog.coordinator.groups.assignors import partitions as partition_assignors
 from pylog.coordinator.groups.assignors.partitions import (
     Subscriber,
     TopicShape,
@@ -66,7 +66,7 @@ def _check_some(picks: random.Random, assign) -> None:
             for number in range(picks.randrange(1, 7))]
         wanted = {topic for member in found for topic in member.topics}
         shapes = {topic: topics[topic] for topic in wanted}
-        before = assignors.checked(assign(found, shapes), found, shapes)
+        before = partition_assignors.checked(assign(found, shapes), found, shapes)
         given = sorted((topic, index) for mine in before.values()
                        for topic, held in mine.items() for index in held)
         assert given == sorted((topic, index) for topic, shape in shapes.items()
@@ -88,11 +88,12 @@ def everything_to_the_first(found, topics):
 
 
 def test_custom_assignor_is_called_by_its_name():
-    known = assignors.load(["range", f"{__name__}:everything_to_the_first"])
+    known = partition_assignors.load(["range", f"{__name__}:everything_to_the_first"])
     assert list(known) == ["range", "everything_to_the_first"]
     found = members("x", "y")
     shapes = {A: TopicShape(2)}
-    made = assignors.checked(known["everything_to_the_first"](found, shapes), found, shapes)
+    made = partition_assignors.checked(known["everything_to_the_first"](found, shapes), found,
+                                       shapes)
     assert shown(made) == {"x": {A: [0, 1]}, "y": {}}
 
 
@@ -100,11 +101,11 @@ def test_custom_assignor_is_called_by_its_name():
                                   f"{__name__}:A"])
 def test_unknown_assignor_is_a_configuration_error(name):
     with pytest.raises(ConfigError):
-        assignors.load([name])
+        partition_assignors.load([name])
 
 
 @pytest.mark.parametrize("given", [{"x": {A: [0]}, "y": {A: [0]}}, {"x": {A: [7]}},
                                    {"x": {B: [0]}}, {"nobody": {A: [0]}}])
 def test_invalid_result_of_an_assignor_is_detected(given):
     with pytest.raises(ValueError):
-        assignors.checked(given, members("x", "y"), {A: TopicShape(2), B: TopicShape(1)})
+        partition_assignors.checked(given, members("x", "y"), {A: TopicShape(2), B: TopicShape(1)})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pylog.coordinator.groups.assignors import partitions as assignors
+from pylog.coordinator.groups.assignors import partitions as partition_assignors
 from pylog.coordinator.groups.assignors.partitions import (
     Subscriber,
     TopicShape,
@@ -23,7 +23,7 @@ def who(id_, topics, **assigned) -> Subscriber:
 def uniform(subscribers, **counts):
     shapes = {{"A": A, "B": B, "C": C}[name]: TopicShape(count) for name, count in counts.items()}
     found = assign_uniform(subscribers, shapes)
-    assert assignors.checked(found, subscribers, shapes) == {
+    assert partition_assignors.checked(found, subscribers, shapes) == {
         id_: {topic: mine for topic, mine in held.items() if mine} for id_, held in found.items()}
     return shown(found)
 
@@ -99,24 +99,25 @@ def test_bulk_distribution_equals_least_loaded_assignment(levels, count):
     after = list(levels)
     for _ in range(count):
         after[after.index(min(after))] += 1
-    poured = dict(assignors._poured(levels, "abc"[:len(levels)], count))
+    poured = dict(partition_assignors._poured(levels, "abc"[:len(levels)], count))
     assert sorted(level + poured.get(id_, 0) for id_, level in zip("abc", levels, strict=False)) \
         == sorted(after)
     assert min(poured.values()) >= 0
 
 
 def test_the_assignors_of_the_broker_are_loaded_in_the_order_of_the_setting():
-    assert list(assignors.load(["range", "uniform"])) == ["range", "uniform"]
-    assert list(assignors.load(["uniform"])) == ["uniform"] and assignors.load([]) == {}
+    assert list(partition_assignors.load(["range", "uniform"])) == ["range", "uniform"]
+    assert list(partition_assignors.load(["uniform"])) == ["uniform"]
+    assert partition_assignors.load([]) == {}
 
 
 @pytest.mark.parametrize("given", [{"x": {A: [-1]}}, {"x": {A: [2]}}, {"x": {A: [0, 0]}}])
 def test_missing_partition_is_not_assigned(given):
     with pytest.raises(ValueError):
-        assignors.checked(given, members("x"), {A: TopicShape(2)})
+        partition_assignors.checked(given, members("x"), {A: TopicShape(2)})
 
 
 def test_assignment_is_checked_for_all_members_without_empty_topics():
-    assert assignors.checked({"x": {A: [1, 0], B: []}}, members("x", "y", topics=(A, B)),
-                             {A: TopicShape(2), B: TopicShape(2)}) \
+    assert partition_assignors.checked({"x": {A: [1, 0], B: []}}, members("x", "y", topics=(A, B)),
+                                       {A: TopicShape(2), B: TopicShape(2)}) \
         == {"x": {A: frozenset((0, 1))}, "y": {}}

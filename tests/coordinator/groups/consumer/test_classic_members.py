@@ -6,7 +6,7 @@ import pytest
 
 from pylog.coordinator.groups.classic.protocol import SentResponse
 from pylog.coordinator.groups.consumer.group import ConsumerGroup
-from pylog.coordinator.groups.state import consumer_protocol as embedded
+from pylog.coordinator.groups.state import consumer_protocol
 from pylog.coordinator.groups.state.classic_group import Group
 from pylog.coordinator.groups.state.group_config import ConsumerLimits
 from pylog.protocol import codec, messages
@@ -38,7 +38,8 @@ def assignment(*rows, user_data=None) -> bytes:
 
 
 def partitions_of(data: bytes) -> dict:
-    return {row.topic: row.partitions for row in embedded.assignment(data).assigned_partitions}
+    return {row.topic: row.partitions
+            for row in consumer_protocol.assignment(data).assigned_partitions}
 
 
 class Mixed(Machine):
@@ -525,17 +526,18 @@ def test_an_administrator_removes_an_instance_by_its_name(mixed, member_id, code
 def test_newer_subscription_version_is_parsed_as_the_latest_supported(data, version):
     if version is None:
         with pytest.raises(ProtocolError, match="no version"):
-            embedded.version_of(data)
+            consumer_protocol.version_of(data)
     else:
-        assert embedded.version_of(data) == version
+        assert consumer_protocol.version_of(data) == version
 
 
 def test_assignment_is_encoded_in_the_members_version_without_deleted_topics():
-    data = embedded.assignment_bytes(
+    data = consumer_protocol.assignment_bytes(
         IMAGE, {T.id: frozenset((3, 1)), bytes(16): frozenset([0]), U.id: frozenset([2])},
         subscription("t", version=1))
     assert data[:2] == b"\0\1" and partitions_of(data) == {"t": [1, 3], "u": [2]}
-    assert embedded.by_id(IMAGE, embedded.assignment(data).assigned_partitions) == {
+    assigned = consumer_protocol.assignment(data).assigned_partitions
+    assert consumer_protocol.by_id(IMAGE, assigned) == {
         T.id: {1, 3}, U.id: {2}}
-    assert embedded.by_id(IMAGE, None) == {}
+    assert consumer_protocol.by_id(IMAGE, None) == {}
     assert partitions_of(b"") == {}

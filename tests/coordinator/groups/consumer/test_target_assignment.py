@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.coordinator.groups.consumer import target_assignment as targets
+from pylog.coordinator.groups.consumer import target_assignment
 from pylog.coordinator.groups.state.group_config import ConsumerLimits
 from pylog.metadata.image.image import Image, Topic
 from tests.coordinator.groups.consumer import test_heartbeat
@@ -64,7 +64,7 @@ def test_topics_without_a_change_hint_are_checked_again_after_a_long_interval(st
 def test_topic_hint_without_a_change_keeps_the_epoch_and_is_used_once(state_machine):
     state_machine.join("a")
     records_of(state_machine)
-    targets.topics_changed(state_machine.groups, {"t"})
+    target_assignment.topics_changed(state_machine.groups, {"t"})
     assert state_machine.group.refresh_ms == 0
     assert state_machine.beat("a", 2).member_epoch == 2
     assert records_of(state_machine) == 0
@@ -74,18 +74,18 @@ def test_topic_hint_without_a_change_keeps_the_epoch_and_is_used_once(state_mach
 def test_topics_without_partitions_in_the_group_are_not_checked(state_machine):
     state_machine.join("a")
     before = state_machine.group.refresh_ms
-    targets.topics_changed(state_machine.groups, {"u", "other"})
+    target_assignment.topics_changed(state_machine.groups, {"u", "other"})
     assert state_machine.group.refresh_ms == before
-    targets.topics_changed(state_machine.groups, {"u", "t"})
+    target_assignment.topics_changed(state_machine.groups, {"u", "t"})
     assert state_machine.group.refresh_ms == 0
 
 
 def test_newest_hinted_image_version_is_stored(state_machine):
     assert state_machine.groups.topics_version < 5
-    targets.topics_changed(state_machine.groups, set())
+    target_assignment.topics_changed(state_machine.groups, set())
     assert state_machine.groups.topics_version == 5
     state_machine.groups.image = lambda: grown(T, offset=4)
-    targets.topics_changed(state_machine.groups, set())
+    target_assignment.topics_changed(state_machine.groups, set())
     assert state_machine.groups.topics_version == 5
 
 
@@ -95,7 +95,7 @@ def test_topic_record_of_an_older_kafka_is_removed_at_the_next_check(state_machi
     state_machine.group.had_old_metadata = True
     state_machine.beat("a", 2)
     assert records_of(state_machine) == 0
-    targets.topics_changed(state_machine.groups, {"t"})
+    target_assignment.topics_changed(state_machine.groups, {"t"})
     state_machine.beat("a", 2)
     (key, value), = state_machine.groups.records
     assert (int.from_bytes(key[:2], "big"), value) == (4, None)
@@ -227,8 +227,8 @@ def test_expression_matches_only_topics_visible_to_its_member(state_machine):
     join_matching(state_machine, "[tu]")
     group = state_machine.group
     group.viewers["[tu]"] = lambda name: name == "u"
-    group.resolving = targets._resolving(state_machine.groups, group)
-    targets.resolve_some(state_machine.groups, group)
+    group.resolving = target_assignment._resolving(state_machine.groups, group)
+    target_assignment.resolve_some(state_machine.groups, group)
     assert group.resolved["[tu]"].topics == {"u"}
 
 
@@ -276,7 +276,7 @@ def test_static_member_returning_with_another_assignor_changes_the_target(state_
 def test_resolving_without_a_pending_resolution_writes_nothing(state_machine):
     state_machine.join("a")
     records_of(state_machine)
-    targets.resolve_some(state_machine.groups, state_machine.group)
+    target_assignment.resolve_some(state_machine.groups, state_machine.group)
     assert records_of(state_machine) == 0
 
 
@@ -288,14 +288,14 @@ def test_regex_resolution_yields_every_five_thousand_topics():
         image = Image(topics=names, topics_by_id={}, offset=6)
         state_machine.groups.image = lambda image=image: image
         group = SimpleNamespace(regexes={"t1": 1}, viewers={"t1": None})
-        found = list(targets._resolving(state_machine.groups, group))
+        found = list(target_assignment._resolving(state_machine.groups, group))
         assert found[:-1] == [None] * (steps - 1)
         assert found[-1]["t1"].topics == {"t1"}
 
 
 def test_of_several_expressions_each_is_a_step(state_machine):
     group = SimpleNamespace(regexes={"t": 1, "u": 1}, viewers={"t": None, "u": None})
-    found = list(targets._resolving(state_machine.groups, group))
+    found = list(target_assignment._resolving(state_machine.groups, group))
     assert found[:-1] == [None, None]
     assert {text: row.topics for text, row in found[-1].items()} == {"t": {"t"}, "u": {"u"}}
 
@@ -325,7 +325,7 @@ def test_absent_instance_is_not_awaited(state_machine):
     assert len(state_machine.group.members) == 2
     waited = []
     state_machine.groups.rebalances.waits_for = lambda group, whom: waited.append(list(whom()))
-    targets.next_epoch(state_machine.groups, state_machine.group)
+    target_assignment.next_epoch(state_machine.groups, state_machine.group)
     assert waited == [["b"]]
 
 
@@ -359,7 +359,7 @@ def test_without_an_interval_each_epoch_has_its_target_at_once():
 def test_target_is_computed_once_per_epoch(state_machine):
     state_machine.join("a")
     records_of(state_machine)
-    assert targets.assign_if_due(state_machine.groups, state_machine.group) is True
+    assert target_assignment.assign_if_due(state_machine.groups, state_machine.group) is True
     assert records_of(state_machine) == 0
 
 
@@ -377,9 +377,9 @@ def test_failed_assignor_is_retried_after_the_interval():
     group = state_machine.group
     assert group.assignment_ms == state_machine.groups.clock.wall_ms()
     state_machine.groups.clock.ms += 99
-    assert targets.assign_if_due(state_machine.groups, group) is True and len(calls) == 1
+    assert target_assignment.assign_if_due(state_machine.groups, group) is True and len(calls) == 1
     state_machine.groups.clock.ms += 1
-    assert targets.assign_if_due(state_machine.groups, group) is False and len(calls) == 2
+    assert target_assignment.assign_if_due(state_machine.groups, group) is False and len(calls) == 2
 
 
 def test_most_requested_assignor_is_used_or_the_first_configured():
@@ -400,17 +400,17 @@ def test_most_requested_assignor_is_used_or_the_first_configured():
     member = state_machine.group.members["b"].copy()
     member.assignor = "gone"
     state_machine.group.put(member)
-    targets.next_epoch(state_machine.groups, state_machine.group)
-    targets.assign_if_due(state_machine.groups, state_machine.group)
+    target_assignment.next_epoch(state_machine.groups, state_machine.group)
+    target_assignment.assign_if_due(state_machine.groups, state_machine.group)
     assert asked[-1] == "first"
 
 
 def test_unchanged_target_of_a_member_is_not_written(state_machine):
     state_machine.join("a")
     records_of(state_machine)
-    targets.next_epoch(state_machine.groups, state_machine.group)
+    target_assignment.next_epoch(state_machine.groups, state_machine.group)
     state_machine.groups.changed.clear()
-    targets.assign_if_due(state_machine.groups, state_machine.group)
+    target_assignment.assign_if_due(state_machine.groups, state_machine.group)
     kinds = [int.from_bytes(key[:2], "big") for key, _ in state_machine.groups.records]
     assert kinds == [3, 6]
     assert state_machine.groups.changed == {("g", None)}
@@ -419,7 +419,7 @@ def test_unchanged_target_of_a_member_is_not_written(state_machine):
 def test_deleted_topic_is_removed_from_targets(state_machine):
     state_machine.join("a", topics=("t", "u"))
     state_machine.groups.image = lambda: without("u")
-    targets.topics_changed(state_machine.groups, {"u"})
+    target_assignment.topics_changed(state_machine.groups, {"u"})
     answer = state_machine.beat("a", 2)
     assert [row.topic_id for row in answer.assignment.topic_partitions] == [T.id]
 
@@ -432,7 +432,7 @@ def test_a_clock_that_was_put_back_holds_no_assignment_up(ahead_ms, waits):
     group = state_machine.group
     group.epoch += 1
     group.assignment_ms = state_machine.groups.clock.wall_ms() + ahead_ms
-    assert targets.assign_if_due(state_machine.groups, group)
+    assert target_assignment.assign_if_due(state_machine.groups, group)
     assert (group.assignment_epoch < group.epoch) == waits
 
 

@@ -4,7 +4,7 @@ rejections that change nothing.
 
 import pytest
 
-from pylog.coordinator.groups.share import heartbeat as share_groups
+from pylog.coordinator.groups.share import heartbeat as share_heartbeat
 from pylog.coordinator.groups.share.heartbeat import ToInitialize
 from pylog.protocol.errors import ErrorCode
 from tests.coordinator.groups.share.test_heartbeat import OBEYED, T, World, topic
@@ -50,8 +50,9 @@ def test_full_group_rejects_new_members(most, error):
 
 
 NAME = "n" * 249
-NAMES = [NAME[:-6] + f"{number:06}" for number in range(share_groups.BYTES_MAX // (len(NAME) + 2))]
-LEFT = share_groups.BYTES_MAX - len(NAMES) * (len(NAME) + 2) - len("m") - 2 - 2
+NAMES = [NAME[:-6] + f"{number:06}"
+         for number in range(share_heartbeat.BYTES_MAX // (len(NAME) + 2))]
+LEFT = share_heartbeat.BYTES_MAX - len(NAMES) * (len(NAME) + 2) - len("m") - 2 - 2
 
 
 @pytest.mark.parametrize("rack, error", [("r" * LEFT, 0), ("r" * (LEFT + 1), TOO_LARGE)])
@@ -129,10 +130,10 @@ def test_only_new_partitions_of_a_grown_topic_are_initialized(world):
     world.beat(epoch=3, topics=None)
     assert [row.partitions for row in world.asked] == [{T: [2, 3]}]
     assert group_of(world).initializing[T].partitions == {2, 3}
-    assert share_groups.initialized(world.state_machine, "g", {T: [2]}, {T: "t"}) == 0
+    assert share_heartbeat.initialized(world.state_machine, "g", {T: [2]}, {T: "t"}) == 0
     assert group_of(world).initializing[T].partitions == {3}
     assert group_of(world).initialized[T].partitions == {0, 1, 2}
-    assert share_groups.uninitialized(world.state_machine, "g", {T: [3]}) == 0
+    assert share_heartbeat.uninitialized(world.state_machine, "g", {T: [3]}) == 0
     assert group_of(world).initializing == {}
     assert group_of(world).initialized[T].partitions == {0, 1, 2}
 
@@ -148,7 +149,7 @@ def test_partition_initialized_again_is_no_longer_being_deleted(world):
 def test_topic_deleted_during_initialization_is_removed(world):
     world.beat()
     taken(world)
-    assert share_groups.initialized(world.state_machine, "g", {T: [0, 1]}, {}) == 0
+    assert share_heartbeat.initialized(world.state_machine, "g", {T: [0, 1]}, {}) == 0
     world.settle()
     assert group_of(world).initializing == group_of(world).initialized == {}
     assert taken(world) == 1
@@ -156,9 +157,9 @@ def test_topic_deleted_during_initialization_is_removed(world):
 
 def test_deleted_group_gets_no_initialization_result(world):
     gone = ErrorCode.GROUP_ID_NOT_FOUND
-    assert share_groups.initialized(world.state_machine, "g", {T: [0]}, {T: "t"}) == gone
-    assert share_groups.uninitialized(world.state_machine, "g", {T: [0]}) == gone
-    share_groups.is_due(world.state_machine, "g", "m")
+    assert share_heartbeat.initialized(world.state_machine, "g", {T: [0]}, {T: "t"}) == gone
+    assert share_heartbeat.uninitialized(world.state_machine, "g", {T: [0]}) == gone
+    share_heartbeat.is_due(world.state_machine, "g", "m")
     assert not world.state_machine.records and not world.state_machine.shares
 
 
@@ -166,11 +167,11 @@ def test_cleanup_removes_only_deleted_topics(world):
     world.joined()
     group = group_of(world)
     group.deleting = {U: "u"}
-    share_groups.forget_topics(world.state_machine, {T})
+    share_heartbeat.forget_topics(world.state_machine, {T})
     assert (group.deleting, set(group.initialized)) == ({}, {T})
     assert len(world.state_machine.records) == world.state_machine.cleanups == 1
     world.settle()
-    share_groups.forget_topics(world.state_machine, {T})
+    share_heartbeat.forget_topics(world.state_machine, {T})
     assert not world.state_machine.records
 
 
@@ -200,7 +201,7 @@ def test_other_topics_are_a_new_epoch_and_only_they_are_assigned(world):
     epoch = world.joined()
     answer = world.beat(epoch=epoch, topics=("u",))
     assert answer.member_epoch == epoch + 1 and answer.assignment.topic_partitions == []
-    assert share_groups.initialized(world.state_machine, "g", {U: [0]}, {U: "u"}) == 0
+    assert share_heartbeat.initialized(world.state_machine, "g", {U: [0]}, {U: "u"}) == 0
     answer = world.beat(epoch=epoch + 1, topics=None)
     assert [(row.topic_id, row.partitions) for row in answer.assignment.topic_partitions] \
         == [(U, [0])]
@@ -234,7 +235,7 @@ def test_groups_are_listed_by_state_and_type(world):
     world.beat(group="h", epoch=-1)
 
     def listed(states=(), types=()):
-        return [row.group_id for row in share_groups.listed(
+        return [row.group_id for row in share_heartbeat.listed(
             world.state_machine, set(states), set(types))]
 
     assert listed() == listed(types=["share"]) == listed(("stable", "empty")) == ["g", "h"]
@@ -244,11 +245,11 @@ def test_groups_are_listed_by_state_and_type(world):
 
 def test_description_omits_deleted_topics(world):
     world.joined()
-    row = share_groups.described(world.state_machine, "g", {T: topic()})
+    row = share_heartbeat.described(world.state_machine, "g", {T: topic()})
     member, = row.members
     assert (row.group_state, row.group_epoch, row.assignment_epoch) == ("Stable", 3, 3)
     assert [cell.topic_name for cell in member.assignment.topic_partitions] == ["t"]
-    row = share_groups.described(world.state_machine, "g", {})
+    row = share_heartbeat.described(world.state_machine, "g", {})
     assert row.members[0].assignment.topic_partitions == []
-    assert share_groups.described(world.state_machine, "h", {}).error_code \
+    assert share_heartbeat.described(world.state_machine, "h", {}).error_code \
         == ErrorCode.GROUP_ID_NOT_FOUND

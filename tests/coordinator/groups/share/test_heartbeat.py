@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.share import group as share_group
-from pylog.coordinator.groups.share import heartbeat as share_groups
+from pylog.coordinator.groups.share import heartbeat as share_heartbeat
 from pylog.coordinator.groups.share.heartbeat import ShareGroupConfig
 from pylog.coordinator.groups.state.group_config import Limits
 from pylog.protocol import messages
@@ -34,7 +34,7 @@ class World:
         self.asked = []
 
     def beat(self, member="m", epoch=0, topics=("t",), rack=None, group="g"):
-        answer = share_groups.heartbeat(
+        answer = share_heartbeat.heartbeat(
             self.state_machine, messages.ShareGroupHeartbeatRequest(
                 group_id=group, member_id=member, member_epoch=epoch, rack_id=rack,
                 subscribed_topic_names=None if topics is None else list(topics)),
@@ -50,7 +50,7 @@ class World:
 
     def initialize(self):
         for asked in self.asked:
-            assert share_groups.initialized(
+            assert share_heartbeat.initialized(
                 self.state_machine, asked.group_id, asked.partitions, {T: "t"}) == ErrorCode.NONE
         self.asked = []
         self.settle()
@@ -107,7 +107,7 @@ def test_failed_initialization_is_requested_again():
     world = World()
     epoch = world.beat().member_epoch
     asked = world.asked.pop()
-    share_groups.uninitialized(world.state_machine, "g", asked.partitions)
+    share_heartbeat.uninitialized(world.state_machine, "g", asked.partitions)
     world.beat(epoch=epoch, topics=None)
     assert world.asked.pop().partitions == {T: [0, 1]}
     world.clock.ms += 1001
@@ -129,7 +129,7 @@ def test_deleted_topic_is_removed():
     world = World()
     epoch = world.joined()
     world.topics = {}
-    share_groups.forget_topics(world.state_machine, set())
+    share_heartbeat.forget_topics(world.state_machine, set())
     assert world.state_machine.cleanups and not world.group().initialized
     assert assigned(world.beat(epoch=epoch, topics=None)) == {}
 
@@ -219,14 +219,14 @@ def walked(world, random, epochs):
                         for name in random.choice(("t", "tu", "u"))}
     elif turn == 8:
         for asked in world.asked:
-            assert share_groups.uninitialized(world.state_machine, "g",
-                                              asked.partitions) == ErrorCode.NONE
+            assert share_heartbeat.uninitialized(world.state_machine, "g",
+                                                 asked.partitions) == ErrorCode.NONE
         world.asked = []
     elif turn == 9:
         world.run(random.choice((10, 100, 301)))
     else:
         for asked in world.asked:
-            share_groups.initialized(world.state_machine, "g", asked.partitions, {
+            share_heartbeat.initialized(world.state_machine, "g", asked.partitions, {
                 row.id: row.name for row in world.topics.values()})
         world.asked = []
     world.settle()
@@ -261,13 +261,13 @@ def test_random_share_group_is_restored_from_its_log_and_reaches_the_target(rand
 
 def test_group_is_described_and_listed():
     world = World(OBEYED._replace(members_max=3))
-    described = share_groups.described(world.state_machine, "g", {})
+    described = share_heartbeat.described(world.state_machine, "g", {})
     assert (described.error_code, described.group_id) == (ErrorCode.GROUP_ID_NOT_FOUND, "g")
     epoch = world.joined()
     world.beat("n", rack="r")
     world.topics["u"] = topic("u", b"u" * 16)
     names = {row.id: row for row in world.topics.values()}
-    found = share_groups.described(world.state_machine, "g", names)
+    found = share_heartbeat.described(world.state_machine, "g", names)
     assert (found.error_code, found.group_state, found.assignor_name) == (0, "Stable", "simple")
     assert (found.group_epoch, found.assignment_epoch) == (
         world.group().epoch, world.group().target_epoch)
@@ -279,18 +279,18 @@ def test_group_is_described_and_listed():
     assert (row.topic_id, row.topic_name, row.partitions) == (T, "t", [0, 1])
     assert (second.member_id, second.rack_id) == ("n", "r")
     # A deleted topic is not described.
-    member = share_groups.described(world.state_machine, "g", {}).members[0]
+    member = share_heartbeat.described(world.state_machine, "g", {}).members[0]
     assert not member.assignment.topic_partitions
     for states, types, expected in ((set(), set(), 1), ({"stable"}, {"share"}, 1),
                                     ({"empty"}, set(), 0), (set(), {"classic"}, 0)):
-        rows = list(share_groups.listed(world.state_machine, states, types))
+        rows = list(share_heartbeat.listed(world.state_machine, states, types))
         assert len(rows) == expected
         for row in rows:
             assert (row.group_id, row.protocol_type, row.group_state, row.group_type) == (
                 "g", "share", "Stable", "share")
     world.beat("m", -1)
     world.beat("n", -1)
-    [row] = share_groups.listed(world.state_machine, {"empty"}, set())
+    [row] = share_heartbeat.listed(world.state_machine, {"empty"}, set())
     assert row.group_state == "Empty"
     assert {name: count for name, count in world.state_machine.events.items() if count} == {
         "member_joined": 2, "member_left": 2, "rebalance": 5}
@@ -301,8 +301,8 @@ def test_group_being_deleted_is_not_recreated():
     world.state_machine.deleting.add("g")
     assert world.beat().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert "g" not in world.state_machine.shares
-    for call in (lambda: share_groups.initialized(world.state_machine, "h", {}, {}),
-                 lambda: share_groups.uninitialized(world.state_machine, "h", {})):
+    for call in (lambda: share_heartbeat.initialized(world.state_machine, "h", {}, {}),
+                 lambda: share_heartbeat.uninitialized(world.state_machine, "h", {})):
         assert call() == ErrorCode.GROUP_ID_NOT_FOUND
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pylog.coordinator.groups.state import rebalance_tracker as rebalances
+from pylog.coordinator.groups.state import rebalance_tracker
 from tests.coordinator.groups.consumer import test_heartbeat as consumers
 from tests.coordinator.groups.consumer.test_heartbeat_refusals import rows as partition_rows
 from tests.coordinator.groups.streams import test_heartbeat as streams
@@ -68,7 +68,7 @@ def counted(store):
 
 
 def test_rebalance_of_the_first_member_ends_immediately(store):
-    assert store.causes() == [[(rebalances.JOINED, "a")]]
+    assert store.causes() == [[(rebalance_tracker.JOINED, "a")]]
     assert counted(store) == {
         "member_joined": 1, "member_left": 0, "member_expired": 0, "rebalance": 1}
 
@@ -82,7 +82,7 @@ def test_rebalance_lasts_until_the_second_member_has_its_partitions(store):
     store.lets_go("a")
     store.again("b")
     entry, = store.heard
-    assert store.causes() == [[(rebalances.JOINED, "b")]]
+    assert store.causes() == [[(rebalance_tracker.JOINED, "b")]]
     # "b" had no work since it joined, "a" always had some.
     assert [(row["member_id"], row["stopped_ms"]) for row in entry["stopped"]] == [("b", 30)]
     assert (entry["took_ms"], entry["members"], entry["stopped_ms"]) == (30, 2, 30)
@@ -94,7 +94,7 @@ def test_leaving_member_is_counted_once_and_is_the_cause(store):
     store.causes()
     store.beat("b", -1)
     store.again("a")
-    assert store.causes()[-1][-1] == (rebalances.LEFT, "b")
+    assert store.causes()[-1][-1] == (rebalance_tracker.LEFT, "b")
     assert counted(store) == {
         "member_joined": 2, "member_left": 1, "member_expired": 0, "rebalance": 3}
     assert ("g", ("b",)) in store.groups.changed
@@ -103,7 +103,7 @@ def test_leaving_member_is_counted_once_and_is_the_cause(store):
 def test_silent_member_is_counted_once_and_is_the_cause(store):
     store.causes()
     store.run(store.session_ms)
-    assert store.causes() == [[(rebalances.EXPIRED, "a")]]
+    assert store.causes() == [[(rebalance_tracker.EXPIRED, "a")]]
     assert counted(store) == {
         "member_joined": 1, "member_left": 0, "member_expired": 1, "rebalance": 2}
 
@@ -117,7 +117,7 @@ def test_member_that_does_not_revoke_in_time_is_the_cause(store):
     store.run(store.group.members["a"].rebalance_ms)
     store.again("b")
     assert store.causes() == [
-        [(rebalances.JOINED, "b"), (rebalances.NOT_REVOKED, "a")]]
+        [(rebalance_tracker.JOINED, "b"), (rebalance_tracker.NOT_REVOKED, "a")]]
     assert counted(store)["member_expired"] == 1
 
 
@@ -151,7 +151,7 @@ def test_changed_subscription_is_a_cause_but_not_a_join(store):
     else:
         store.again("a", subscribed_topic_names=["u"])
         store.again("a", topic_partitions=[])
-    assert store.causes() == [[(rebalances.SUBSCRIBED, "a")]]
+    assert store.causes() == [[(rebalance_tracker.SUBSCRIBED, "a")]]
     assert counted(store)["member_joined"] == 1 and counted(store)["rebalance"] == 2
 
 
@@ -162,11 +162,11 @@ def test_topics_that_change_are_a_cause_without_a_member():
     store.set_topics({SOURCE: 1, REPARTITION: 1, CHANGELOG: 1})
     store.again("a")
     store.lets_go("a")
-    assert store.causes() == [[(rebalances.TOPICS, None)]]
+    assert store.causes() == [[(rebalance_tracker.TOPICS, None)]]
 
 
 def test_fields_sent_with_a_join_are_no_separate_cause():
     """Topics and configuration are new to a group whose first member joins."""
     store = Streams()
     store.join("a")
-    assert store.causes() == [[(rebalances.JOINED, "a")]]
+    assert store.causes() == [[(rebalance_tracker.JOINED, "a")]]

@@ -8,7 +8,7 @@ import pytest
 
 from pylog.coordinator.groups.consumer import target_assignment
 from pylog.coordinator.groups.shard import GroupShard
-from pylog.coordinator.groups.state import rebalance_history as history
+from pylog.coordinator.groups.state import rebalance_history
 from pylog.coordinator.groups.state import rebalance_tracker
 from pylog.coordinator.groups.state.rebalance_history import History
 from pylog.metadata.image.image import Image, Topic
@@ -286,7 +286,7 @@ def test_the_newest_come_first_and_survive_a_restart(tmp_path):
 
 def test_half_a_line_costs_that_line_only(tmp_path):
     added(History(str(tmp_path)), one(generation=1), one(generation=2))
-    path = tmp_path / history.FILE
+    path = tmp_path / rebalance_history.FILE
     path.write_bytes(path.read_bytes()[:-9])
     kept = History(str(tmp_path))
     added(kept, one(generation=3))
@@ -294,11 +294,13 @@ def test_half_a_line_costs_that_line_only(tmp_path):
 
 
 def test_history_files_are_limited_and_both_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "BYTES_MAX", 3 * len(json.dumps(one())))
+    monkeypatch.setattr(rebalance_history, "BYTES_MAX", 3 * len(json.dumps(one())))
     for generation in range(10):
         added(History(str(tmp_path)), one(generation=generation))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [history.OLDER, history.FILE]
-    assert max(path.stat().st_size for path in tmp_path.iterdir()) <= 3 * history.BYTES_MAX // 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == [rebalance_history.OLDER,
+                                                                rebalance_history.FILE]
+    largest = max(path.stat().st_size for path in tmp_path.iterdir())
+    assert largest <= 3 * rebalance_history.BYTES_MAX // 2
     found = [row["generation"] for row in History(str(tmp_path)).find("g", 10)]
     assert found == [9, 8, 7, 6]
 
@@ -307,7 +309,7 @@ def test_failed_history_write_is_counted_and_logged_later(tmp_path, monkeypatch)
     kept = History(str(tmp_path / "gone"))
     added(kept, one(generation=1), one(generation=2))
     (tmp_path / "gone").mkdir()
-    monkeypatch.setattr(history, "LINES_MAX", 1)
+    monkeypatch.setattr(rebalance_history, "LINES_MAX", 1)
     added(kept, one(generation=3), one(generation=4))
     added(kept, one(generation=5))
     assert [(row["generation"], row.get("dropped_before")) for row in kept.find("g", 9)] == [

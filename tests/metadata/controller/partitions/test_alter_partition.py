@@ -2,7 +2,7 @@
 
 import pytest
 
-from pylog.metadata.controller.partitions import alter_partition as isr
+from pylog.metadata.controller.partitions import alter_partition
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
 from tests.metadata.controller.test_broker_registration import Cluster
@@ -13,7 +13,8 @@ REQUEST = messages.AlterPartitionRequest
 def asked(cluster, members, broker_id=1, index=0, leader_epoch=0, partition_epoch=0, recovery=0,
           topic_id=None):
     """Return the response for one partition; its record is applied."""
-    records, response = isr.alter(cluster.rules, REQUEST(broker_id=broker_id, topics=[
+    records, response = alter_partition.change_isr(cluster.rules,
+                                                   REQUEST(broker_id=broker_id, topics=[
         REQUEST.TopicData(
             topic_id=cluster.image.topics["t"].id if topic_id is None else topic_id,
             partitions=[REQUEST.PartitionData(
@@ -111,9 +112,10 @@ def test_replica_in_an_unknown_directory_can_join_the_isr():
 
 def test_an_older_version_names_members_without_their_epochs():
     cluster = three()
-    records, response = isr.alter(cluster.rules, REQUEST(broker_id=1, topics=[REQUEST.TopicData(
+    request = REQUEST(broker_id=1, topics=[REQUEST.TopicData(
         topic_id=cluster.image.topics["t"].id, partitions=[REQUEST.PartitionData(
-            partition_index=0, leader_epoch=0, partition_epoch=0, new_isr=[1, 3])])]), 2)
+            partition_index=0, leader_epoch=0, partition_epoch=0, new_isr=[1, 3])])])
+    records, response = alter_partition.change_isr(cluster.rules, request, 2)
     cluster.take(records)
     assert response.topics[0].partitions[0].error_code == 0
     assert cluster.state().isr == (1, 3)

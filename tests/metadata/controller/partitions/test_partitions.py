@@ -11,7 +11,7 @@ from pylog.metadata.controller.partitions import (
     reassignments,
 )
 from pylog.metadata.controller.partitions import (
-    topics as controller,
+    topics,
 )
 from pylog.metadata.controller.partitions.partition_change import Rules
 from pylog.metadata.image.image import apply
@@ -29,7 +29,7 @@ from tests.metadata.controller.partitions.test_topics import (
 MORE = messages.CreatePartitionsRequest
 MOVE = messages.AlterPartitionReassignmentsRequest
 CHANGE = messages.PartitionChangeRecord
-MOST = controller.PARTITIONS_PER_REQUEST_MAX
+MOST = topics.PARTITIONS_PER_REQUEST_MAX
 PREFERRED, UNCLEAN = 0, 1
 
 
@@ -285,14 +285,14 @@ def test_a_creation_is_charged_to_the_client_topic_by_topic():
     account = Account(3)
     request = messages.CreateTopicsRequest(topics=[
         topic("a", partitions=3), topic("b", partitions=1)])
-    records, results = decided(controller.create_topics(
+    records, results = decided(topics.create_topics(
         cluster(), request, Settings(), random.Random(4), account))
     assert [result.error for result in results] == [E.NONE, E.THROTTLING_QUOTA_EXCEEDED]
     assert {record.name for record in records if hasattr(record, "name")} == {"a"}
     with pytest.raises(Refusal):
-        controller.charge(Account(0), 1)
-    controller.charge(Account(1), 1)
-    controller.charge(None, 10**9)
+        topics.charge(Account(0), 1)
+    topics.charge(Account(1), 1)
+    topics.charge(None, 10**9)
 
 
 def test_replicas_that_differ_in_number_are_rejected():
@@ -306,9 +306,9 @@ def test_replicas_that_differ_in_number_are_rejected():
 
 
 def test_producer_ids_are_allocated_up_to_the_last_block():
-    last = controller.PRODUCER_ID_MAX - controller.PRODUCER_IDS_PER_BLOCK
+    last = topics.PRODUCER_ID_MAX - topics.PRODUCER_IDS_PER_BLOCK
     image = after(cluster(), [messages.ProducerIdsRecord(next_producer_id=last)])
-    records, block = controller.allocate_producer_ids(image, 1)
+    records, block = topics.allocate_producer_ids(image, 1)
     assert (block.first, block.count) == (last, 1000)
     with pytest.raises(OverflowError):
-        controller.allocate_producer_ids(after(image, records), 1)
+        topics.allocate_producer_ids(after(image, records), 1)

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.log.topic_branches import Cut
-from pylog.metadata.controller.partitions import topic_branches as branching
+from pylog.metadata.controller.partitions import topic_branches
 from pylog.metadata.controller.partitions.topics import TopicResult
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
 from tests.metadata.controller.partitions.test_topics import NEW, cluster, create, topic
 
 BRANCH, PLAIN = b"b" * 16, b"p" * 16
-SOURCE, AT_OFFSET, AT_TIME = branching.SOURCE, branching.AT_OFFSET, branching.AT_TIME
+SOURCE, AT_OFFSET, AT_TIME = topic_branches.SOURCE, topic_branches.AT_OFFSET, topic_branches.AT_TIME
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +34,12 @@ def branch(*, partitions=-1, factor=-1, assignments=None, source="source", **opt
 
 def test_request_without_branches_is_unchanged(image):
     request = NEW(topics=[topic("plain", configs={"retention.ms": "7"})])
-    assert branching.split_branches(image, request) == (request, {}, [])
+    assert topic_branches.split_branches(image, request) == (request, {}, [])
 
 
 def test_branch_inherits_partitions_and_settings_of_its_source(image):
     plain = topic("plain", 7, 1)
-    request, branches, refused = branching.split_branches(image, NEW(
+    request, branches, refused = topic_branches.split_branches(image, NEW(
         topics=[plain, branch(retention_ms="9", at_offset="12")], timeout_ms=33,
         validate_only=True))
     assert branches == {"branch": ("source", Cut(12, None))} and refused == []
@@ -56,7 +56,7 @@ def test_branch_inherits_partitions_and_settings_of_its_source(image):
     ({"at_offset": "9" * 18}, Cut(10**18 - 1, None)),
     ({"partitions": 2, "factor": 1}, Cut(None, None))])
 def test_branch_ends_at_the_requested_offset(image, options, cut):
-    _, branches, refused = branching.split_branches(image, NEW(topics=[branch(**options)]))
+    _, branches, refused = topic_branches.split_branches(image, NEW(topics=[branch(**options)]))
     assert branches == {"branch": ("source", cut)} and refused == []
 
 
@@ -78,8 +78,8 @@ def test_branch_ends_at_the_requested_offset(image, options, cut):
 ])
 def test_invalid_branch_does_not_affect_other_topics(image, options, error, text):
     plain = topic("plain")
-    request, branches, (refused,) = branching.split_branches(image,
-                                                             NEW(topics=[branch(**options), plain]))
+    request, branches, (refused,) = topic_branches.split_branches(
+        image, NEW(topics=[branch(**options), plain]))
     assert request.topics == [plain] and branches == {}
     assert (refused.name, refused.error) == ("branch", error)
     assert re.search(text, refused.message)
@@ -87,7 +87,7 @@ def test_invalid_branch_does_not_affect_other_topics(image, options, error, text
 
 def test_branches_are_rejected_in_clusters_of_several_brokers():
     two = create(cluster(2), topic("source"))[0]
-    _, branches, (refused,) = branching.split_branches(two, NEW(topics=[branch()]))
+    _, branches, (refused,) = topic_branches.split_branches(two, NEW(topics=[branch()]))
     assert branches == {} and refused.error == E.INVALID_REQUEST
     assert "clusters cannot create them" in refused.message
 
@@ -100,7 +100,7 @@ def test_only_branches_get_the_leader_epochs_of_their_sources():
         SimpleNamespace(name="refused", topic_id=bytes(16), error=E.INVALID_CONFIG)]
     records = [messages.PartitionRecord(topic_id=id_, partition_id=0, leader_epoch=0)
                for id_ in (PLAIN, BRANCH)]
-    branching.with_epochs(SimpleNamespace(topics={"source": source}), records, results, {
+    topic_branches.with_epochs(SimpleNamespace(topics={"source": source}), records, results, {
         "branch": ("source", None), "refused": ("source", None)})
     assert [record.leader_epoch for record in records] == [0, 7]
 
@@ -112,5 +112,6 @@ def test_failed_branch_is_removed_and_the_others_are_created():
                 messages.PartitionRecord(topic_id=id_, partition_id=0),
                 messages.ClearElrRecord(topic_name=name)]
     stays = [*records("plain", PLAIN), messages.NoOpRecord()]
-    assert branching.without([*records("branch", BRANCH), *stays],
-                             [TopicResult("branch", E.KAFKA_STORAGE_ERROR, None, BRANCH)]) == stays
+    assert topic_branches.without([*records("branch", BRANCH), *stays],
+                                  [TopicResult("branch", E.KAFKA_STORAGE_ERROR, None,
+                                               BRANCH)]) == stays

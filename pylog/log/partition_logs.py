@@ -12,7 +12,7 @@ from collections import namedtuple
 
 from pylog._native.log.log import CorruptLog, Log, LogDeleted, LogError
 from pylog.config import ConfigError, validate_topic_config
-from pylog.log import checkpoint_files as files
+from pylog.log import checkpoint_files
 
 NEVER = 2**63 - 1
 log = logging.getLogger("pylog.log")
@@ -208,11 +208,11 @@ def write_checkpoint_files(path: str, rows) -> None:
     """Write Kafka's checkpoint files of one log directory. rows: [(topic, index, Checkpoint)].
     Raises OSError.
     """
-    files.write_offsets(os.path.join(path, files.RECOVERY_POINT), [
+    checkpoint_files.write_offsets(os.path.join(path, checkpoint_files.RECOVERY_POINT), [
         (name, index, known.recovery_point) for name, index, known in rows])
-    files.write_offsets(os.path.join(path, files.HIGH_WATERMARK), [
+    checkpoint_files.write_offsets(os.path.join(path, checkpoint_files.HIGH_WATERMARK), [
         (name, index, known.high_watermark) for name, index, known in rows
         if known.high_watermark >= 0])
-    files.write_offsets(os.path.join(path, files.LOG_START), [
+    checkpoint_files.write_offsets(os.path.join(path, checkpoint_files.LOG_START), [
         (name, index, known.log_start_offset) for name, index, known in rows
         if known.log_start_offset > 0])

@@ -1,6 +1,6 @@
 from pylog.config import Settings
-from pylog.log import partition_log
-from pylog.log.partition_log import Role, assume
+from pylog.log import partition_logs
+from pylog.log.partition_logs import Role, assume
 
 
 class Log:
@@ -36,5 +36,5 @@ def test_replicas_count_flushed_offsets_unless_disabled():
     name = "replica.flush.before.fetch.enable"
     for given, expected in (({}, True), ({name: "false"}, False)):
         settings = Settings(given)
-        config = partition_log.native_config(settings.topic_config({}), settings)
+        config = partition_logs.native_config(settings.topic_config({}), settings)
         assert config[name] is expected
