@@ -24,7 +24,7 @@ from bench.programs import load_client
 
 SECTION = "Two reactors, one log"
 CONNECTIONS, RECORD_BYTES = 64, 100
-APPENDS = ("log_append_group", "log_append_checked")
+APPENDS = ("log_append_batches",)
 REACTORS = (1, 2, 4, 8, 16, 32, 64)
 LOGS = (1, 8, 64)
 HANDOVER_US = 5.0

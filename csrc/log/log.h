@@ -72,12 +72,8 @@ bool log_offline(const struct log *log);
  * other replica is in sync, flush_before_fetch otherwise. Then the high watermark usually waits
  * for the flush too, but not for records that were appended before the log had other replicas. */
 bool log_flush_before_ack(const struct log *log);
-/* Reserves space for a client's append of `bytes`; release it with log_unreserve_space. Returns
- * false if the append would use the reserve (log_dir_set_reserve). */
-bool log_reserve_space(struct log *log, int64_t bytes);
-void log_unreserve_space(struct log *log, int64_t bytes);
 /* Writes why the log's directory rejected an append to `text`, for the client's error message,
- * without paths. error: the append's log_error. below_reserve: log_reserve_space returned false. */
+ * without paths. error, below_reserve: of the append. */
 enum { LOG_CAUSE_BYTES = 192 };
 void log_storage_cause(const struct log *log, int error, bool below_reserve,
                        char text[LOG_CAUSE_BYTES]);
@@ -173,25 +169,39 @@ struct log_appended {
     int64_t log_start_offset;
     uint32_t leadership_losses; /* log_leadership_losses at the append */
     bool duplicate; /* known from producer state; nothing was written */
+    bool below_reserve; /* LOG_E_FULL: the append would use the reserve (log_dir_set_reserve) */
 };
-/* Appends one checked batch as the leader of `leader_epoch` (-1: any epoch): verifies producer
- * state, assigns offsets, stamps in place (and LogAppendTime), rolls if due, writes, indexes,
- * publishes the end and wakes waiters. */
-int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
-               int32_t leader_epoch, int64_t now_ms, struct log_appended *out);
-/* The same for several non-transactional batches, in order, each with its own result. Batches
- * that are adjacent in memory are written together if that does not change the files. Wakes
- * waiters once. */
-struct log_group_part {
+/* Additional conditions for a client's transactional batch. Unless the transaction is open here,
+ * `last_marker` must still have its value from before the check with the coordinator (KIP-890),
+ * else LOG_E_TXN_STATE. from_zero: an unknown producer must begin with sequence 0. The append
+ * marks the producer as verified for this holder; another holder needs its own check. */
+struct log_transaction_check {
+    int64_t last_marker;
+    uint64_t holder;
+    bool from_zero;
+};
+struct log_append_part {
     uint8_t *batch;
     size_t len;
     const struct batch_summary *summary;
+    const struct log_transaction_check *transaction; /* or NULL */
     int result; /* out: 0 or a log_error */
     struct log_appended out;
     struct batch_header header; /* internal: the header as stored */
 };
-void log_append_group(struct log *log, struct log_group_part *parts, uint32_t count,
-                      int64_t now_ms);
+/* Appends checked batches in order as the leader of `leader_epoch` (-1: any epoch), each with its
+ * own result: verifies producer state, assigns offsets, stamps in place (and LogAppendTime), rolls
+ * if due, writes, indexes and publishes the end. Batches that are adjacent in memory are written
+ * together if that does not change the files. Wakes waiters once. */
+void log_append_batches(struct log *log, struct log_append_part *parts, uint32_t count,
+                        int32_t leader_epoch, int64_t now_ms);
+/* The same for batches of clients, in any epoch: reserves disk space for them first. Without space
+ * for all of them, reserves it for each batch separately. */
+void log_append_for_clients(struct log *log, struct log_append_part *parts, uint32_t count,
+                            int64_t now_ms);
+/* As log_append_batches for one batch. */
+int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
+               int32_t leader_epoch, int64_t now_ms, struct log_appended *out);
 /* Reads the log's state of a producer; all fields are -1 if it is unknown. Returns false if the
  * state cannot be read now. */
 struct log_producer {
@@ -209,13 +219,6 @@ bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
  * permissions. Until the marker, its batches need no further check with the coordinator. Does
  * nothing if the producer is unknown. */
 void log_verify_producer(struct log *log, int64_t producer_id, int16_t epoch, uint64_t holder);
-/* As log_append, for a client's transactional batch. Unless the transaction is open here,
- * `last_marker` must still have its value from before the check with the coordinator (KIP-890),
- * else LOG_E_TXN_STATE. from_zero: an unknown producer must begin with sequence 0. The append
- * marks the producer as verified for this holder; another holder needs its own check. */
-int log_append_verified(struct log *log, uint8_t *batch, size_t len,
-                        const struct batch_summary *summary, int64_t last_marker, bool from_zero,
-                        uint64_t holder, int64_t now_ms, struct log_appended *out);
 /* Appends as a follower or loader: one or several batches that already have offsets and epochs,
  * stored unchanged. Ignores a truncated last batch, because leaders send byte ranges. *taken is
  * the number of bytes appended, also with an error. */

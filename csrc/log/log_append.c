@@ -5,7 +5,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "format/assertion.h"
@@ -15,9 +14,9 @@
 #include "log/log_ends.h"
 #include "log/log_epochs.h"
 #include "log/log_failure.h"
-#include "log/log_internal.h"
 #include "log/log_replicas.h"
 #include "log/log_segments.h"
+#include "log/log_internal.h"
 #include "log/log_transactions.h"
 #include "log/log_waiters.h"
 #include "os/disk.h"
@@ -33,14 +32,6 @@
 /* Largest pwrite call: with 10 MB per call, ext4 (Linux 6.18) makes folios that cost 0.8 to
  * 1.9 CPU s/GB to fill; with 512 KiB to 2 MiB, 0.17 to 0.21. */
 enum { LOG_WRITE_BYTES_MAX = 1 << 20 };
-
-bool log_reserve_space(struct log *log, int64_t bytes) {
-    return log_dir_reserve(log->partition->dir, bytes);
-}
-
-void log_unreserve_space(struct log *log, int64_t bytes) {
-    log_dir_unreserve(log->partition->dir, bytes);
-}
 
 /* Each index entry needs at least the interval in bytes: most segments cannot fill their index. */
 static bool log_append_may_fill_index(const struct log *log, const struct segment *s,
@@ -122,63 +113,8 @@ int log_append_check_online(struct log *log) {
     return log_offline(log) ? LOG_E_OFFLINE : 0;
 }
 
-static void log_append_duplicate(struct log *log, const struct producers_batch *seen,
-                                 struct log_appended *out) {
-    out->last_offset = seen->last_offset;
-    out->base_offset = seen->last_offset - seen->offset_delta;
-    out->append_time_ms = seen->timestamp_ms; /* as in Kafka, for both timestamp types */
-    out->log_start_offset = atomic_load(&log->ends.start_offset);
-    out->duplicate = true;
-}
-
-int log_append_last(struct log *log, struct segment *s, const uint8_t *batch, size_t len,
-                    const struct batch_header *h, int64_t now_ms) {
-    int result = segment_pin(s, false);
-    if (result != 0) return log_storage_error(log, result, "open");
-    result = log_append_write(log, s, batch, len);
-    /* Allocate memory for the producer before the end moves: a batch that is not recorded must
-     * not be appended. */
-    if (result == 0) result = log_update_producer(log, s, h, batch, now_ms);
-    if (result == 0) {
-        int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
-        segment_index_batch(s, h, position);
-        log_restart_checkpoint_grown(log, position + (int64_t)len);
-        log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
-        if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
-            segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
-    }
-    segment_unpin(s);
-    return result;
-}
-
-static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct batch_header *h,
-                            int64_t now_ms) LOG_APPENDING(log) {
-    int64_t base = atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed);
-    int64_t timestamp = log->view.config.log_append_time ? now_ms : h->max_timestamp;
-    struct segment *s = log->view.segments[log->view.segment_count - 1];
-    int result;
-    if (log_append_must_roll(log, s, len, timestamp, base + h->last_offset_delta, now_ms)) {
-        if ((result = log_roll(log, base, now_ms)) != 0) return result;
-        s = log->view.segments[log->view.segment_count - 1];
-    }
-    int32_t epoch = atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed);
-    if ((result = log_begin_epoch(log, epoch, base)) != 0) return result;
-    if (log->view.config.log_append_time) batch_stamp_append_time(batch, len, now_ms);
-    batch_stamp(batch, base, epoch);
-    h->base_offset = base;
-    h->max_timestamp = timestamp;
-    return log_append_last(log, s, batch, len, h, now_ms);
-}
-
-/* Additional conditions for a client's transactional batch. */
-struct log_verified {
-    int64_t last_marker;
-    uint64_t holder;
-    bool from_zero;
-};
-
 static int log_append_verify(const struct log *log, const struct batch_header *h,
-                             const struct log_verified *verified) LOG_APPENDING(log) {
+                             const struct log_transaction_check *verified) LOG_APPENDING(log) {
     const struct producers_entry *e = producers_find(&log->append.producers, h->producer_id);
     assert_slow(h->attributes & BATCH_TRANSACTIONAL);
     if (e != NULL && h->producer_epoch < e->epoch) return LOG_E_EPOCH;
@@ -189,10 +125,9 @@ static int log_append_verify(const struct log *log, const struct batch_header *h
     return unknown && verified->from_zero && h->base_sequence != 0 ? LOG_E_SEQUENCE : 0;
 }
 
-/* Returns 0 (append it), 1 (already appended, as *seen), or why it must not be appended.
- * leader_epoch: -1 for any. */
+/* Returns 0 (append it), 1 (already appended, as *seen), or why it must not be appended. */
 static int log_append_admit(struct log *log, const struct batch_header *h, int32_t leader_epoch,
-                            const struct log_verified *verified, int64_t now_ms,
+                            const struct log_transaction_check *verified, int64_t now_ms,
                             struct producers_batch *seen) LOG_APPENDING(log) {
     int result = log_append_check_online(log);
     if (result == 0 &&
@@ -207,17 +142,6 @@ static int log_append_admit(struct log *log, const struct batch_header *h, int32
     return result;
 }
 
-static void log_append_count(struct log *log, const struct batch_header *h, size_t len, int result)
-    LOG_APPENDING(log) {
-    if (result == 0) {
-        meter_add(&log->counts.batches_in, 1);
-        meter_add(&log->counts.records_in, (uint64_t)h->record_count);
-        meter_add(&log->counts.bytes_in, len);
-    } else {
-        meter_add(&log->counts.append_failures, 1);
-    }
-}
-
 /* Returns true if the unflushed messages reach flush.messages. */
 static bool log_append_needs_flush(const struct log *log) REQUIRES_SHARED(log->view.access) {
     return atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed) -
@@ -225,207 +149,238 @@ static bool log_append_needs_flush(const struct log *log) REQUIRES_SHARED(log->v
            log->view.config.flush_messages;
 }
 
-/* Fills the result of an appended batch: `h` has its offsets. */
-static void log_append_fill_result(struct log *log, const uint8_t *batch,
-                                   const struct batch_header *h, struct log_appended *out) {
+/* ---- results: each part gets exactly one ---- */
+
+static struct log_appended log_append_result(const struct log *log, int64_t last_offset,
+                                             int64_t offset_delta, int64_t append_time_ms) {
+    return (struct log_appended){
+        .base_offset = last_offset - offset_delta,
+        .last_offset = last_offset,
+        .append_time_ms = append_time_ms,
+        .log_start_offset = atomic_load_explicit(&log->ends.start_offset, memory_order_relaxed),
+        .leadership_losses =
+            atomic_load_explicit(&log->role.leadership_losses, memory_order_relaxed)};
+}
+
+static void log_append_reject(struct log *log, struct log_append_part *p, int error)
+    LOG_APPENDING(log) {
+    meter_add(&log->counts.append_failures, 1);
+    p->result = error;
+    p->out = log_append_result(log, 0, 0, 0);
+}
+
+static void log_append_duplicate(struct log *log, struct log_append_part *p,
+                                 const struct producers_batch *seen) LOG_APPENDING(log) {
+    p->result = 0;
+    /* Both timestamp types return the time of the first append, as in Kafka. */
+    p->out = log_append_result(log, seen->last_offset, seen->offset_delta, seen->timestamp_ms);
+    p->out.duplicate = true;
+}
+
+static void log_append_accept(struct log *log, struct log_append_part *p) LOG_APPENDING(log) {
+    const struct batch_header *h = &p->header;
     assert(h->base_offset >= 0);
-    out->base_offset = h->base_offset;
-    out->last_offset = batch_last_offset(h);
-    out->append_time_ms =
-        batch[BATCH_ATTRIBUTES_AT + 1] & BATCH_LOG_APPEND_TIME ? h->max_timestamp : -1;
-    out->log_start_offset = atomic_load(&log->ends.start_offset);
+    meter_add(&log->counts.batches_in, 1);
+    meter_add(&log->counts.records_in, (uint64_t)h->record_count);
+    meter_add(&log->counts.bytes_in, p->len);
+    p->result = 0;
+    bool log_append_time = p->batch[BATCH_ATTRIBUTES_AT + 1] & BATCH_LOG_APPEND_TIME;
+    p->out = log_append_result(log, batch_last_offset(h), h->last_offset_delta,
+                               log_append_time ? h->max_timestamp : -1);
 }
 
-static int log_append_checked(struct log *log, uint8_t *batch, size_t len,
-                              const struct batch_summary *summary, int32_t leader_epoch,
-                              const struct log_verified *verified, int64_t now_ms,
-                              struct log_appended *out) {
-    struct batch_header h = summary->header;
-    struct producers_batch seen;
-    memset(out, 0, sizeof *out);
-    if (batch_bytes(&h) != len) return LOG_E_CORRUPT;
-    log_append_lock(log);
-    meter_add(&log->counts.appends, 1);
-    out->leadership_losses =
-        atomic_load_explicit(&log->role.leadership_losses, memory_order_relaxed);
-    int result = log_append_admit(log, &h, leader_epoch, verified, now_ms, &seen);
-    if (result == 1) {
-        log_append_duplicate(log, &seen, out);
-        log_append_unlock(log);
-        return 0;
-    }
-    if (result == 0) result = log_append_batch(log, batch, len, &h, now_ms);
-    if (result == 0 && verified != NULL)
-        producers_verify(&log->append.producers, h.producer_id, h.producer_epoch,
-                         verified->holder);
-    log_append_count(log, &h, len, result);
-    bool ask = result == 0 && log_append_needs_flush(log);
-    log_append_unlock(log);
-    if (result != 0) return result;
-    log_append_fill_result(log, batch, &h, out);
-    log_wake_after_append(log);
-    if (ask) flush_queue_add(log);
-    return 0;
-}
-
-int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
-               int32_t leader_epoch, int64_t now_ms, struct log_appended *out) {
-    return log_append_checked(log, batch, len, summary, leader_epoch, NULL, now_ms, out);
-}
-
-int log_append_verified(struct log *log, uint8_t *batch, size_t len,
-                        const struct batch_summary *summary, int64_t last_marker, bool from_zero,
-                        uint64_t holder, int64_t now_ms, struct log_appended *out) {
-    const struct log_verified verified = {last_marker, holder, from_zero};
-    return log_append_checked(log, batch, len, summary, -1, &verified, now_ms, out);
-}
-
-/* ---- as leader, several batches ---- */
-
-/* Returns true if part `i` can be written together with the parts from `from` on, which take
- * `used` bytes: it follows them in memory, and appending them first would change neither the
- * decision to roll nor the index. */
-static bool log_group_joins(const struct log *log, struct segment *s,
-                            const struct log_group_part *parts, uint32_t from, uint32_t i,
-                            size_t used, int64_t now_ms) LOG_APPENDING(log) {
-    const struct log_group_part *p = &parts[i];
-    const struct batch_header *h = &p->summary->header;
-    if (p->batch != parts[from].batch + used || s->first_timestamp < 0) return false;
+/* Returns true if `next` can be written together with the parts [first, next), which take `used`
+ * bytes: it follows them in memory, and appending them first would change neither the decision to
+ * roll nor the index. */
+static bool log_append_joins(const struct log *log, struct segment *s,
+                             const struct log_append_part *first,
+                             const struct log_append_part *next, size_t used, int64_t now_ms)
+    LOG_APPENDING(log) {
+    const struct batch_header *h = &next->summary->header;
+    if (next->batch != first->batch + used || s->first_timestamp < 0) return false;
+    if (next->transaction != NULL || first->transaction != NULL) return false;
     int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed) + (int64_t)used;
     if (log_append_may_fill_index(log, s, bytes)) return false;
     int64_t timestamp = log->view.config.log_append_time ? now_ms : h->max_timestamp;
-    int64_t last = batch_last_offset(&parts[i - 1].header) + 1 + h->last_offset_delta;
-    return !log_append_must_roll(log, s, used + p->len, timestamp, last, now_ms);
+    int64_t last = batch_last_offset(&next[-1].header) + 1 + h->last_offset_delta;
+    return !log_append_must_roll(log, s, used + next->len, timestamp, last, now_ms);
 }
 
-/* Returns true if part `i` is certain to be accepted once the parts from `from` on are appended:
- * it must continue the newest of them from the same producer. */
-static bool log_group_admits(struct log *log, const struct log_group_part *parts, uint32_t from,
-                             uint32_t i, int64_t now_ms) LOG_APPENDING(log) {
-    const struct batch_header *h = &parts[i].summary->header;
+/* Returns true if `next` is certain to be accepted once the parts [first, next) are appended: it
+ * must continue the newest of them from the same producer. */
+static bool log_append_admits_next(struct log *log, const struct log_append_part *first,
+                                   const struct log_append_part *next, int32_t leader_epoch,
+                                   int64_t now_ms) LOG_APPENDING(log) {
+    const struct batch_header *h = &next->summary->header;
     struct producers_batch seen;
-    if (batch_bytes(h) != parts[i].len) return false;
-    for (uint32_t k = i; h->producer_id >= 0 && k-- > from;) {
-        if (parts[k].header.producer_id != h->producer_id) continue;
-        return producers_continues(&log->append.producers, &parts[k].header, h);
+    if (batch_bytes(h) != next->len) return false;
+    for (const struct log_append_part *p = next; h->producer_id >= 0 && p-- > first;) {
+        if (p->header.producer_id != h->producer_id) continue;
+        return producers_continues(&log->append.producers, &p->header, h);
     }
-    return log_append_admit(log, h, -1, NULL, now_ms, &seen) == 0;
+    return log_append_admit(log, h, leader_epoch, NULL, now_ms, &seen) == 0;
 }
 
-static void log_group_stamp(struct log *log, struct log_group_part *p, int64_t base, int64_t now_ms)
-    LOG_APPENDING(log) {
+static void log_append_stamp(struct log *log, struct log_append_part *p, int64_t base,
+                             int64_t now_ms) LOG_APPENDING(log) {
     p->header = p->summary->header;
     if (log->view.config.log_append_time) {
         batch_stamp_append_time(p->batch, p->len, now_ms);
         p->header.max_timestamp = now_ms;
     }
-    int32_t epoch = atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed);
-    batch_stamp(p->batch, base, epoch);
+    batch_stamp(p->batch, base,
+                atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed));
     p->header.base_offset = base;
 }
 
-/* Records the parts [from, to) after they were written, and publishes the end. If memory runs
- * out for a part, it gets the error and ends the group. Returns the first part without a result. */
-static uint32_t log_group_account(struct log *log, struct segment *s, struct log_group_part *parts,
-                                  uint32_t from, uint32_t to, int64_t now_ms) LOG_APPENDING(log) {
-    int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), end = -1;
-    uint32_t i = from;
-    for (; i < to; i++) {
-        struct log_group_part *p = &parts[i];
-        p->result = log_update_producer(log, s, &p->header, p->batch, now_ms);
-        if (p->result != 0) break;
+/* Records the parts [first, end) after they were written, and publishes the end offset. Allocates
+ * memory for producers before the end offset moves: a batch that is not recorded must not be
+ * appended. If memory runs out for a part, rejects it; the parts after it remain to be appended.
+ * Returns the first part without a result. */
+static struct log_append_part *log_append_record(struct log *log, struct segment *s,
+                                                 struct log_append_part *first,
+                                                 struct log_append_part *end, int64_t now_ms)
+    LOG_APPENDING(log) {
+    int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
+    int error = 0;
+    struct log_append_part *p = first;
+    for (; p < end; p++) {
+        if ((error = log_update_producer(log, s, &p->header, p->batch, now_ms)) != 0) break;
+        if (p->transaction != NULL)
+            producers_verify(&log->append.producers, p->header.producer_id,
+                             p->header.producer_epoch, p->transaction->holder);
         segment_index_batch(s, &p->header, position);
         position += (int64_t)p->len;
-        end = batch_last_offset(&p->header) + 1;
+        log_append_accept(log, p);
     }
-    if (end >= 0) {
+    if (p > first) {
         log_restart_checkpoint_grown(log, position);
-        log_publish(log, s, position, end);
+        log_publish(log, s, position, p[-1].out.last_offset + 1);
         if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
             segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
     }
-    return i < to ? i + 1 : to;
+    if (error != 0) log_append_reject(log, p++, error);
+    return p;
 }
 
-/* Writes the parts [from, *to), which take `used` bytes. In a shortage, writes only the first
- * and sets *to accordingly. */
-static int log_group_write(struct log *log, struct segment *s, struct log_group_part *parts,
-                           uint32_t from, uint32_t *to, size_t used) LOG_APPENDING(log) {
-    int result = log_append_write(log, s, parts[from].batch, used);
-    if (*to == from + 1 || !log_error_is_shortage(result)) return result;
-    *to = from + 1;
-    return log_append_write(log, s, parts[from].batch, parts[from].len);
+/* Writes the parts [first, *end), which take `used` bytes. In a shortage, writes only the first
+ * and sets *end accordingly. */
+static int log_append_write_parts(struct log *log, struct segment *s,
+                                  struct log_append_part *first, struct log_append_part **end,
+                                  size_t used) LOG_APPENDING(log) {
+    int result = log_append_write(log, s, first->batch, used);
+    if (*end == first + 1 || !log_error_is_shortage(result)) return result;
+    *end = first + 1;
+    return log_append_write(log, s, first->batch, first->len);
 }
 
-/* Decides about part `from` and appends it with as many following parts as fit in one write.
- * Returns the first part without a result. */
-static uint32_t log_group_run(struct log *log, struct log_group_part *parts, uint32_t from,
-                              uint32_t count, int64_t now_ms) LOG_APPENDING(log) {
-    struct producers_batch seen;
-    struct log_group_part *first = &parts[from];
-    const struct batch_header *h = &first->summary->header;
-    first->result = batch_bytes(h) == first->len
-                        ? log_append_admit(log, h, -1, NULL, now_ms, &seen)
-                        : LOG_E_CORRUPT;
-    if (first->result == 1) {
-        first->result = 0;
-        log_append_duplicate(log, &seen, &first->out);
-    }
-    if (first->result != 0 || first->out.duplicate) return from + 1;
+/* Admits a part and rolls the segment and begins the leader epoch if they are due. Returns 0, 1
+ * (already appended, as *seen) or an error. */
+static int log_append_begin(struct log *log, const struct log_append_part *p, int32_t leader_epoch,
+                            int64_t now_ms, struct producers_batch *seen) LOG_APPENDING(log) {
+    const struct batch_header *h = &p->summary->header;
+    if (batch_bytes(h) != p->len) return LOG_E_CORRUPT;
+    int result = log_append_admit(log, h, leader_epoch, p->transaction, now_ms, seen);
+    if (result != 0) return result;
     int64_t base = atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed);
     int64_t timestamp = log->view.config.log_append_time ? now_ms : h->max_timestamp;
     struct segment *s = log->view.segments[log->view.segment_count - 1];
-    if (log_append_must_roll(log, s, first->len, timestamp, base + h->last_offset_delta, now_ms)) {
-        if ((first->result = log_roll(log, base, now_ms)) != 0) return from + 1;
-        s = log->view.segments[log->view.segment_count - 1];
-    }
-    int32_t epoch = atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed);
-    if ((first->result = log_begin_epoch(log, epoch, base)) != 0) return from + 1;
-    size_t used = 0;
-    uint32_t to = from;
-    do {
-        log_group_stamp(log, &parts[to], base, now_ms);
-        base = batch_last_offset(&parts[to].header) + 1;
-        used += parts[to++].len;
-    } while (to < count && log_group_joins(log, s, parts, from, to, used, now_ms) &&
-             log_group_admits(log, parts, from, to, now_ms));
-    if ((first->result = segment_pin(s, false)) != 0) {
-        first->result = log_storage_error(log, first->result, "open");
-        return from + 1;
-    }
-    first->result = log_group_write(log, s, parts, from, &to, used);
-    if (first->result == 0) to = log_group_account(log, s, parts, from, to, now_ms);
-    segment_unpin(s);
-    return first->result == 0 ? to : from + 1;
+    if (log_append_must_roll(log, s, p->len, timestamp, base + h->last_offset_delta, now_ms) &&
+        (result = log_roll(log, base, now_ms)) != 0)
+        return result;
+    return log_begin_epoch(
+        log, atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed), base);
 }
 
-void log_append_group(struct log *log, struct log_group_part *parts, uint32_t count,
-                      int64_t now_ms) {
-    bool any = false;
-    for (uint32_t i = 0; i < count; i++) memset(&parts[i].out, 0, sizeof parts[i].out);
+/* Decides about the first part and appends it with as many of the parts up to `end` as fit in one
+ * write. Returns the first part without a result. */
+static struct log_append_part *log_append_next(struct log *log, struct log_append_part *first,
+                                               struct log_append_part *end, int32_t leader_epoch,
+                                               int64_t now_ms) LOG_APPENDING(log) {
+    struct producers_batch seen;
+    int result = log_append_begin(log, first, leader_epoch, now_ms, &seen);
+    if (result != 0) {
+        if (result == 1)
+            log_append_duplicate(log, first, &seen);
+        else
+            log_append_reject(log, first, result);
+        return first + 1;
+    }
+    struct segment *s = log->view.segments[log->view.segment_count - 1];
+    struct log_append_part *next = first;
+    int64_t base = atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed);
+    size_t used = 0;
+    do {
+        log_append_stamp(log, next, base, now_ms);
+        base = batch_last_offset(&next->header) + 1;
+        used += next++->len;
+    } while (next < end && log_append_joins(log, s, first, next, used, now_ms) &&
+             log_append_admits_next(log, first, next, leader_epoch, now_ms));
+    if ((result = segment_pin(s, false)) != 0) {
+        log_append_reject(log, first, log_storage_error(log, result, "open"));
+        return first + 1;
+    }
+    if ((result = log_append_write_parts(log, s, first, &next, used)) == 0) {
+        next = log_append_record(log, s, first, next, now_ms);
+    } else {
+        log_append_reject(log, first, result);
+        next = first + 1;
+    }
+    segment_unpin(s);
+    return next;
+}
+
+void log_append_batches(struct log *log, struct log_append_part *parts, uint32_t count,
+                        int32_t leader_epoch, int64_t now_ms) {
+    struct log_append_part *end = parts + count;
     log_append_lock(log);
     meter_add(&log->counts.appends, count);
-    uint32_t leadership_losses =
-        atomic_load_explicit(&log->role.leadership_losses, memory_order_relaxed);
-    for (uint32_t i = 0; i < count;) {
-        uint32_t next = log_group_run(log, parts, i, count, now_ms);
-        assert(next > i && next <= count);
-        i = next;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        struct log_group_part *p = &parts[i];
-        p->out.leadership_losses = leadership_losses;
-        if (p->out.duplicate) continue;
-        log_append_count(log, &p->summary->header, p->len, p->result);
-        any = any || p->result == 0;
-    }
-    bool ask = any && log_append_needs_flush(log);
+    int64_t end_offset = atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed);
+    while (parts < end) parts = log_append_next(log, parts, end, leader_epoch, now_ms);
+    assert(parts == end);
+    bool appended =
+        atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed) > end_offset;
+    bool needs_flush = appended && log_append_needs_flush(log);
     log_append_unlock(log);
-    for (uint32_t i = 0; i < count; i++) {
-        struct log_group_part *p = &parts[i];
-        if (p->result == 0 && !p->out.duplicate)
-            log_append_fill_result(log, p->batch, &p->header, &p->out);
+    if (appended) log_wake_after_append(log);
+    if (needs_flush) flush_queue_add(log);
+}
+
+static void log_append_refuse(struct log *log, struct log_append_part *p) {
+    p->result = LOG_E_FULL;
+    p->out = (struct log_appended){.below_reserve = true};
+    log_count_refused(log);
+}
+
+void log_append_for_clients(struct log *log, struct log_append_part *parts, uint32_t count,
+                            int64_t now_ms) {
+    struct log_dir *dir = log->partition->dir;
+    int64_t bytes = 0;
+    for (uint32_t i = 0; i < count; i++) bytes += (int64_t)parts[i].len;
+    if (log_dir_reserve(dir, bytes)) {
+        log_append_batches(log, parts, count, -1, now_ms);
+        log_dir_unreserve(dir, bytes);
+        return;
     }
-    if (any) log_wake_after_append(log);
-    if (ask) flush_queue_add(log);
+    if (count == 1) {
+        log_append_refuse(log, parts);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        bytes = (int64_t)parts[i].len;
+        if (!log_dir_reserve(dir, bytes)) {
+            log_append_refuse(log, &parts[i]);
+            continue;
+        }
+        log_append_batches(log, &parts[i], 1, -1, now_ms);
+        log_dir_unreserve(dir, bytes);
+    }
+}
+
+int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
+               int32_t leader_epoch, int64_t now_ms, struct log_appended *out) {
+    struct log_append_part part = {.batch = batch, .len = len, .summary = summary};
+    log_append_batches(log, &part, 1, leader_epoch, now_ms);
+    *out = part.out;
+    return part.result;
 }

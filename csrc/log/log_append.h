@@ -17,8 +17,5 @@ bool log_append_must_roll(const struct log *log, struct segment *s, size_t len,
 int log_append_write(struct log *log, struct segment *s, const uint8_t *bytes, size_t len)
     LOG_APPENDING(log);
 int log_append_check_online(struct log *log);
-/* Appends a batch that has its offsets: file, producers' state, index, and the end. */
-int log_append_last(struct log *log, struct segment *s, const uint8_t *batch, size_t len,
-                    const struct batch_header *h, int64_t now_ms) LOG_APPENDING(log);
 
 #endif

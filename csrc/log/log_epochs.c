@@ -136,10 +136,6 @@ int log_follow_epoch(struct log *log, int32_t epoch, int64_t offset) {
     return result < 0 ? LOG_E_MEMORY : 0;
 }
 
-int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
-    return epoch <= epochs_last(&log->append.epochs) ? 0 : log_follow_epoch(log, epoch, offset);
-}
-
 /* ---- queries ---- */
 
 /* Loads the epochs from their file if necessary, and adds the leader's own. Returns false if

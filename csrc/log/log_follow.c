@@ -15,9 +15,33 @@
 #include "log/log_epochs.h"
 #include "log/log_failure.h"
 #include "log/log_internal.h"
+#include "log/log_segments.h"
+#include "log/log_transactions.h"
 #include "log/log_waiters.h"
 #include "segment/log_error.h"
 #include "segment/segment.h"
+#include "segment/segment_index.h"
+
+/* Appends a batch to the file, producers' state and index, and publishes the end. */
+static int log_follow_write(struct log *log, struct segment *s, const uint8_t *batch, size_t len,
+                            const struct batch_header *h, int64_t now_ms) LOG_APPENDING(log) {
+    int result = segment_pin(s, false);
+    if (result != 0) return log_storage_error(log, result, "open");
+    result = log_append_write(log, s, batch, len);
+    /* Allocate memory for the producer before the end moves: a batch that is not recorded must
+     * not be appended. */
+    if (result == 0) result = log_update_producer(log, s, h, batch, now_ms);
+    if (result == 0) {
+        int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
+        segment_index_batch(s, h, position);
+        log_restart_checkpoint_grown(log, position + (int64_t)len);
+        log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
+        if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
+            segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
+    }
+    segment_unpin(s);
+    return result;
+}
 
 static int log_follow_batch(struct log *log, const uint8_t *batch, const struct batch_header *h,
                             int64_t now_ms) LOG_APPENDING(log) {
@@ -36,7 +60,7 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
     }
     if (batch_last_offset(h) - s->base_offset > INT32_MAX) return LOG_E_RANGE;
     if ((result = log_follow_epoch(log, h->leader_epoch, h->base_offset)) != 0) return result;
-    return log_append_last(log, s, batch, len, h, now_ms);
+    return log_follow_write(log, s, batch, len, h, now_ms);
 }
 
 int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t end,

@@ -81,10 +81,6 @@ int32_t epochs_at(const struct epochs *e, int64_t offset) {
     return epoch;
 }
 
-int32_t epochs_last(const struct epochs *e) {
-    return e->count == 0 ? -1 : e->entries[e->count - 1].epoch;
-}
-
 char *epochs_encode(const struct epochs *e, size_t *bytes) {
     size_t room = 32 + (size_t)e->count * EPOCHS_LINE_BYTES, at;
     char *text = malloc(room);

@@ -37,7 +37,9 @@ void epochs_end_of(const struct epochs *e, int32_t epoch, int64_t log_end_offset
                    int64_t *end_offset);
 /* Returns the epoch that wrote `offset`, -1: unknown. */
 int32_t epochs_at(const struct epochs *e, int64_t offset);
-int32_t epochs_last(const struct epochs *e);
+static inline int32_t epochs_last(const struct epochs *e) {
+    return e->count == 0 ? -1 : e->entries[e->count - 1].epoch;
+}
 
 /* Returns malloc'd text, or NULL. */
 char *epochs_encode(const struct epochs *e, size_t *bytes);

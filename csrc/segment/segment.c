@@ -141,13 +141,7 @@ static int segment_open_locked(struct segment *s, bool create)
     return 0;
 }
 
-int segment_pin(struct segment *s, bool create) {
-    atomic_store_explicit(&s->used, true, memory_order_relaxed);
-    int32_t pins = atomic_load_explicit(&s->pins, memory_order_acquire);
-    while (pins >= 0)
-        if (atomic_compare_exchange_weak_explicit(&s->pins, &pins, pins + 1, memory_order_acquire,
-                                                  memory_order_acquire))
-            return 0;
+int segment_pin_closed(struct segment *s, bool create) {
     struct log_dir *dir = s->partition->dir;
     lock_acquire(&dir->files_lock);
     int result = 0;
@@ -159,12 +153,6 @@ int segment_pin(struct segment *s, bool create) {
     }
     lock_release(&dir->files_lock);
     return result;
-}
-
-void segment_unpin(struct segment *s) {
-    int32_t pins = atomic_fetch_sub_explicit(&s->pins, 1, memory_order_release);
-    assert(pins > 0);
-    (void)pins;
 }
 
 /* ---- space ---- */

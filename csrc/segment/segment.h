@@ -109,10 +109,24 @@ static inline void segment_unseal(struct segment *s) {
     atomic_store(&s->modified_ms, -1);
 }
 
+/* For segment_pin: opens the file, unless another thread has opened it. */
+int segment_pin_closed(struct segment *s, bool create);
 /* Opens the file if necessary. Returns 0 or -errno. `create`: replaces any existing file by an
  * empty one. */
-int segment_pin(struct segment *s, bool create);
-void segment_unpin(struct segment *s);
+static inline int segment_pin(struct segment *s, bool create) {
+    atomic_store_explicit(&s->used, true, memory_order_relaxed);
+    int32_t pins = atomic_load_explicit(&s->pins, memory_order_acquire);
+    while (pins >= 0)
+        if (atomic_compare_exchange_weak_explicit(&s->pins, &pins, pins + 1, memory_order_acquire,
+                                                  memory_order_acquire))
+            return 0;
+    return segment_pin_closed(s, create);
+}
+static inline void segment_unpin(struct segment *s) {
+    int32_t pins = atomic_fetch_sub_explicit(&s->pins, 1, memory_order_release);
+    assert(pins > 0);
+    (void)pins;
+}
 
 /* Closes the file unless it is in use. The last user then leaves it open for eviction. */
 void segment_close_idle(struct segment *s);

@@ -10,6 +10,7 @@ void produce_appended(struct produce_part *p, int error, const struct log_append
     if (error != 0) {
         p->error = log_error_code(error);
         p->cause = error;
+        p->below_reserve = done->below_reserve;
         /* A marker arrived in between. When the client retries, the coordinator verifies the
          * transaction again. */
         if (error == LOG_E_TXN_STATE) p->error = ERROR_NOT_ENOUGH_REPLICAS;
@@ -25,24 +26,22 @@ void produce_appended(struct produce_part *p, int error, const struct log_append
 }
 
 void produce_append_part(const struct produce *q, struct produce_part *p, int64_t now_ms) {
-    struct log_appended done;
     assert(p->log != NULL && p->base_offset == -1); /* appended only once */
-    if (!log_reserve_space(p->log, (int64_t)p->len)) {
-        p->error = log_error_code(LOG_E_FULL);
-        p->cause = LOG_E_FULL;
-        p->below_reserve = true;
-        log_count_refused(p->log);
-        return;
-    }
     assert(p->summary != NULL && p->len == batch_bytes(&p->summary->header));
-    int error;
-    if (p->summary->header.attributes & BATCH_TRANSACTIONAL)
-        error = log_append_verified(p->log, p->records, p->len, p->summary, p->last_marker,
-                                    q->version >= ADDING_VERSION_MIN, q->holder, now_ms, &done);
-    else
-        error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
-    log_unreserve_space(p->log, (int64_t)p->len);
-    produce_appended(p, error, &done);
+    struct log_transaction_check check;
+    struct log_append_part part; /* the append sets the other fields */
+    part.batch = p->records;
+    part.len = p->len;
+    part.summary = p->summary;
+    part.transaction = NULL;
+    if (p->summary->header.attributes & BATCH_TRANSACTIONAL) {
+        check = (struct log_transaction_check){.last_marker = p->last_marker,
+                                               .holder = q->holder,
+                                               .from_zero = q->version >= ADDING_VERSION_MIN};
+        part.transaction = &check;
+    }
+    log_append_for_clients(p->log, &part, 1, now_ms);
+    produce_appended(p, part.result, &part.out);
 }
 
 bool produce_keep_keys(struct produce *q) {

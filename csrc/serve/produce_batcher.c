@@ -81,29 +81,20 @@ bool produce_batcher_add(struct serve *s, struct serve_request *r, struct produc
     return true;
 }
 
-static void append_together(struct produce_group *g, int64_t now_ms) {
-    struct log_group_part parts[GROUP_REQUESTS_MAX];
+static void append_group(struct produce_group *g, int64_t now_ms) {
+    struct log_append_part parts[GROUP_REQUESTS_MAX];
+    assert(g->count > 0);
     for (uint32_t i = 0; i < g->count; i++) {
         struct produce_part *p = g->of[i]->parts;
         assert(p->log == g->log && p->len == batch_bytes(&p->summary->header));
         parts[i].batch = p->records;
         parts[i].len = p->len;
         parts[i].summary = p->summary;
+        parts[i].transaction = NULL;
     }
-    log_append_group(g->log, parts, g->count, now_ms);
+    log_append_for_clients(g->log, parts, g->count, now_ms);
     for (uint32_t i = 0; i < g->count; i++)
         produce_appended(g->of[i]->parts, parts[i].result, &parts[i].out);
-}
-
-static void append_group(struct produce_group *g, int64_t now_ms) {
-    assert(g->count > 0);
-    int64_t bytes = (int64_t)g->bytes_used;
-    if (g->count > 1 && log_reserve_space(g->log, bytes)) {
-        append_together(g, now_ms);
-        log_unreserve_space(g->log, bytes);
-        return;
-    }
-    for (uint32_t i = 0; i < g->count; i++) produce_append_part(g->of[i], g->of[i]->parts, now_ms);
 }
 
 void produce_batcher_append(struct serve *s) {

@@ -27,7 +27,7 @@ struct produce_part {
     int64_t last_marker; /* of the batch's producer, before the coordinator verified it */
     int32_t check; /* batch_error of the check */
     int cause; /* log_error that led to `error`; 0: none */
-    bool below_reserve; /* log_reserve_space rejected it */
+    bool below_reserve; /* log_append_for_clients rejected it */
     int16_t error;
     bool first_of_topic, waiting;
     bool unverified; /* the coordinator is verifying it */

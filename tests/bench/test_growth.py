@@ -139,14 +139,14 @@ def test_lock_handover_cost_reduces_model_throughput():
 
 
 def test_lock_site_is_named_by_its_outermost_function():
-    assert waits.outermost("0x00000000000012a0\nlock_acquire\nlock.h:72\nlog_append_group\n"
-                           "log_append.c:440") == "log_append_group"
+    assert waits.outermost("0x00000000000012a0\nlock_acquire\nlock.h:72\nlog_append_batches\n"
+                           "log_append.c:440") == "log_append_batches"
     assert waits.outermost("0x00000000000012a0\n??\n??:0") == ""
 
 
 def test_log_lock_counts_include_both_append_paths():
     found = reactors.Found(100, 10.0, 1e5, 0.0, {
-        "log_append_group": Place(5, 1, 0.0, 50e-6),
+        "log_append_batches": Place(5, 1, 0.0, 50e-6),
         "log_append_checked": Place(20, 0, 0.0, 150e-6), "log_publish": Place(25, 0, 0.0, 1e-6)})
     work = reactors.work_of(found)
     assert (work.requests, work.held_us, work.outside_us) == pytest.approx((4.0, 8.0, 32.0))

@@ -54,26 +54,24 @@ serve/serve.c serve_start
             format/batch.c batch_check
       serve/produce_append.c produce_append
         produce_append_part
-          log/log_append.c log_reserve_space
+          log/log_append.c log_append_for_clients
             segment/log_dir.c log_dir_reserve
-          log/log_append.c log_append
-            log_append_checked
-              log_append_admit
-                segment/producer_state.c producers_check
-              log_append_batch
-                log/log_epochs.c log_begin_epoch
-                format/batch.c batch_stamp
-                log_append_last
-                  segment/segment.c segment_pin
+            log_append_batches
+              log_append_next
+                log_append_begin
+                  log_append_admit
+                    segment/producer_state.c producers_check
+                log_append_stamp
+                  format/batch.c batch_stamp
+                log_append_write_parts
                   log_append_write
+                log_append_record
                   log/log_transactions.c log_update_producer
                     segment/producer_state.c producers_update
                   segment/segment_index.c segment_index_batch
                   log_publish
                     log/log_ends.c log_set_last_stable
-                  segment/segment.c segment_unpin
               log/log_waiters.c log_wake_after_append
-          log/log_append.c log_unreserve_space
             segment/log_dir.c log_dir_unreserve
       acknowledge
         acknowledged
@@ -99,7 +97,6 @@ serve/serve.c serve_start
         read_part
           log/log_read.c log_read_nowait
             log_read_with
-              segment/segment.c segment_pin
               log_read_range
                 segment/segment_lookup.c segment_find_batch
                 segment/segment_scan.c segment_next_corrupt_range
@@ -231,7 +228,7 @@ server/metadata_publisher.py run
 """
 
 
-MOVES_MAX = {"Produce": 64, "Fetch": 52, "JoinGroup": 62, "CreateTopics": 56}
+MOVES_MAX = {"Produce": 54, "Fetch": 50, "JoinGroup": 62, "CreateTopics": 56}
 WALKS = {"Produce": PRODUCE, "Fetch": FETCH, "JoinGroup": JOIN_GROUP, "CreateTopics": CREATE_TOPICS}
 IN_PYTHON = ("JoinGroup", "CreateTopics")
 

@@ -11,13 +11,13 @@ static struct log_config config_of(int32_t segment_bytes) {
 enum { PARTS = 6, ROOM = 400 };
 static uint8_t bytes[PARTS * ROOM];
 static struct batch_summary summaries[PARTS];
-static struct log_group_part parts[PARTS];
+static struct log_append_part parts[PARTS];
 
 /* Place a batch directly after the others in memory, or after a gap. */
 static void put(int i, bool gap, struct played_batch b) {
     uint8_t *at = i == 0 ? bytes : parts[i - 1].batch + parts[i - 1].len + gap;
     memset(&summaries[i], 0, sizeof summaries[i]);
-    parts[i] = (struct log_group_part){.batch = at, .summary = &summaries[i], .result = 77};
+    parts[i] = (struct log_append_part){.batch = at, .summary = &summaries[i], .result = 77};
     b.value_bytes = 10;
     parts[i].len = played_make(at, b);
     CHECK(batch_parse(at, parts[i].len, &summaries[i].header) == 0);
@@ -25,7 +25,7 @@ static void put(int i, bool gap, struct played_batch b) {
 
 static uint32_t writes_for(int count) {
     uint32_t before = played.counts[PWRITE];
-    log_append_group(one, parts, (uint32_t)count, NOW);
+    log_append_batches(one, parts, (uint32_t)count, -1, NOW);
     return played.counts[PWRITE] - before;
 }
 
@@ -139,7 +139,7 @@ static void write_alone_when_short(void) {
     disk.pwrite = tight_pwrite;
     log_dir_set_disk(dir, &disk);
     for (int i = 0; i < 3; i++) put(i, false, (struct played_batch){.time = i, .producer = i + 1});
-    log_append_group(one, parts, 3, NOW);
+    log_append_batches(one, parts, 3, -1, NOW);
     for (int i = 0; i < 3; i++) CHECK(got(i, 1 + i, 1 + i));
     CHECK(played_size(dir, file_of(0, "log")) == 4 * SMALL);
     /* A batch whose producer cannot be stored is missing, and so are all batches written with
@@ -148,12 +148,12 @@ static void write_alone_when_short(void) {
     log_dir_set_disk(dir, &disk);
     for (int i = 0; i < 3; i++) put(i, false, (struct played_batch){.time = i, .producer = i + 20});
     short_of.starved = 1;
-    log_append_group(one, parts, 3, NOW);
+    log_append_batches(one, parts, 3, -1, NOW);
     CHECK(parts[0].result == LOG_E_MEMORY && got(1, 4, 4) && got(2, 5, 5));
     CHECK(log_end_offset(one) == 6);
     played_fail(PWRITE, ".log", EIO, 1);
     for (int i = 0; i < 2; i++) put(i, false, (struct played_batch){.time = i});
-    log_append_group(one, parts, 2, NOW);
+    log_append_batches(one, parts, 2, -1, NOW);
     CHECK(parts[0].result == LOG_E_IO && parts[1].result == LOG_E_OFFLINE);
     let_go();
 }

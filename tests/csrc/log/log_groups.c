@@ -91,7 +91,7 @@ static size_t make_batch(uint8_t *at, struct batch_summary *summary, int32_t *ne
     return len;
 }
 
-static void check_alike(const struct log_group_part *p, int result,
+static void check_alike(const struct log_append_part *p, int result,
                         const struct log_appended *out) {
     CHECK(p->result == result);
     if (result != 0) return;
@@ -103,17 +103,18 @@ static void check_alike(const struct log_group_part *p, int result,
 
 static void append_both(struct log *together, struct log *apart, int32_t *next, int64_t now) {
     uint8_t one[GROUP_MAX * (BATCH_HEADER_BYTES + RECORD_MAX) * 2], other[sizeof one];
-    struct log_group_part parts[GROUP_MAX];
+    struct log_append_part parts[GROUP_MAX];
     struct batch_summary summaries[GROUP_MAX];
     uint32_t count = 1 + random_below(GROUP_MAX);
     size_t used = 0;
     for (uint32_t i = 0; i < count; i++) {
         size_t len = make_batch(one + used, &summaries[i], next, now + random_below(50));
-        parts[i] = (struct log_group_part){one + used, len, &summaries[i], 1, {0}, {0}};
+        parts[i] = (struct log_append_part){
+            .batch = one + used, .len = len, .summary = &summaries[i], .result = 1};
         used += len + (random_below(6) == 0 ? 5 : 0); /* sometimes with a gap */
     }
     memcpy(other, one, used);
-    log_append_group(together, parts, count, now);
+    log_append_batches(together, parts, count, -1, now);
     for (uint32_t i = 0; i < count; i++) {
         struct log_appended out;
         uint8_t *batch = other + (parts[i].batch - one);
@@ -177,7 +178,7 @@ static void count_writes(const char *path) {
     open_place(&place, path, &config);
     for (size_t n = 0; n < sizeof all / sizeof *all; n++) {
         uint8_t bytes[5 * 80];
-        struct log_group_part parts[5];
+        struct log_append_part parts[5];
         struct batch_summary summaries[5];
         uint32_t count = 0;
         size_t used = 0;
@@ -186,14 +187,16 @@ static void count_writes(const char *path) {
             size_t len = scene_batch(bytes + used, (const uint8_t[]){12, 0, 0, 0, 1, 1, 0}, 7, NOW,
                                      7, all[n].sequences[count]);
             CHECK(batch_parse(bytes + used, len, &summaries[count].header) == 0);
-            parts[count] = (struct log_group_part){bytes + used, len, &summaries[count], 1, {0},
-                                                   {0}};
+            parts[count] = (struct log_append_part){.batch = bytes + used,
+                                                    .len = len,
+                                                    .summary = &summaries[count],
+                                                    .result = 1};
             used += len;
         }
         /* The first batch of a segment is written by itself: its time is the segment's. */
         int expected = all[n].writes + (n == 0);
         writes = 0;
-        log_append_group(place.log, parts, count, NOW);
+        log_append_batches(place.log, parts, count, -1, NOW);
         CHECK(writes == expected);
         for (uint32_t i = 0; i < count; i++) {
             CHECK(parts[i].result == all[n].results[i]);
@@ -210,7 +213,7 @@ static void *append(void *argument) {
     struct log *log = argument;
     for (int round = 0; round < ROUNDS; round++) {
         uint8_t bytes[4 * 80];
-        struct log_group_part parts[4];
+        struct log_append_part parts[4];
         struct batch_summary summaries[4];
         memset(summaries, 0, sizeof summaries);
         size_t used = 0;
@@ -218,10 +221,11 @@ static void *append(void *argument) {
             size_t len = scene_batch(bytes + used, (const uint8_t[]){12, 0, 0, 0, 1, 1, 0}, 7, NOW,
                                      -1, -1);
             CHECK(batch_parse(bytes + used, len, &summaries[i].header) == 0);
-            parts[i] = (struct log_group_part){bytes + used, len, &summaries[i], 1, {0}, {0}};
+            parts[i] = (struct log_append_part){
+                .batch = bytes + used, .len = len, .summary = &summaries[i], .result = 1};
             used += len;
         }
-        log_append_group(log, parts, 4, NOW);
+        log_append_batches(log, parts, 4, -1, NOW);
         for (int i = 0; i < 4; i++) {
             CHECK(parts[i].result == 0);
             CHECK(i == 0 || parts[i].out.base_offset > parts[i - 1].out.base_offset);

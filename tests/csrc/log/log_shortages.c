@@ -62,19 +62,19 @@ static void take_room(const char *path) {
     CHECK(log_dir_measure_space(dir, &free_bytes, &total_bytes));
     log_dir_set_reserve(dir, free_bytes / 2);
     CHECK(log_dir_measure_space(dir, &free_bytes, &total_bytes));
-    CHECK(!log_reserve_space(log, free_bytes));
+    CHECK(!log_dir_reserve(dir, free_bytes));
     CHECK(log_dir_short_of_space(dir));
-    CHECK(!log_reserve_space(log, free_bytes));
-    CHECK(log_reserve_space(log, 1000));
-    log_unreserve_space(log, 1000);
+    CHECK(!log_dir_reserve(dir, free_bytes));
+    CHECK(log_dir_reserve(dir, 1000));
+    log_dir_unreserve(dir, 1000);
     /* Without any space small ones are rejected too. */
     log_dir_set_reserve(dir, free_bytes * 2);
     CHECK(log_dir_measure_space(dir, &free_bytes, &total_bytes));
-    CHECK(!log_reserve_space(log, 1000));
+    CHECK(!log_dir_reserve(dir, 1000));
     log_dir_set_reserve(dir, 0);
     CHECK(log_dir_measure_space(dir, &free_bytes, &total_bytes));
-    CHECK(log_reserve_space(log, 1000));
-    log_unreserve_space(log, 1000);
+    CHECK(log_dir_reserve(dir, 1000));
+    log_dir_unreserve(dir, 1000);
     log_release(log);
     log_dir_free(dir);
     iopool_free(pool);

@@ -152,24 +152,24 @@ static void take_room(void) {
     CHECK(look() == 5000 && atomic_load(&dir->room_bytes) == 5000);
     CHECK(atomic_load(&dir->measure_below_bytes) == 3750);
     /* Without a reserve nothing is checked. */
-    CHECK(log_reserve_space(log, 6000) && atomic_load(&dir->reserved_bytes) == 6000);
+    CHECK(log_dir_reserve(dir, 6000) && atomic_load(&dir->reserved_bytes) == 6000);
     CHECK(log_dir_may_allocate(dir, 1 << 30));
-    log_unreserve_space(log, 6000);
+    log_dir_unreserve(dir, 6000);
     CHECK(atomic_load(&dir->reserved_bytes) == 0 && atomic_load(&dir->room_bytes) == 5000);
     log_dir_set_reserve(dir, 1000);
     CHECK(look() == 5000 && atomic_load(&dir->room_bytes) == 4000);
     CHECK(log_dir_may_allocate(dir, 4000) && !log_dir_may_allocate(dir, 4001));
     /* Until a quarter of the space is used, it is not checked again; then pending bytes count. */
     short_of.free_blocks = 4500;
-    CHECK(log_reserve_space(log, 1000) && atomic_load(&dir->room_bytes) == 3000);
-    CHECK(log_reserve_space(log, 1) && atomic_load(&dir->room_bytes) == 2499);
+    CHECK(log_dir_reserve(dir, 1000) && atomic_load(&dir->room_bytes) == 3000);
+    CHECK(log_dir_reserve(dir, 1) && atomic_load(&dir->room_bytes) == 2499);
     CHECK(atomic_load(&dir->reserved_bytes) == 1001);
-    CHECK(log_reserve_space(log, 2499) && atomic_load(&dir->room_bytes) == 0);
+    CHECK(log_dir_reserve(dir, 2499) && atomic_load(&dir->room_bytes) == 0);
     CHECK(!log_dir_short_of_space(dir));
-    CHECK(!log_reserve_space(log, 1) && log_dir_short_of_space(dir));
+    CHECK(!log_dir_reserve(dir, 1) && log_dir_short_of_space(dir));
     CHECK(atomic_load(&dir->refused_bytes) == 1 && atomic_load(&dir->reserved_bytes) == 3500);
-    log_unreserve_space(log, 2500);
-    log_unreserve_space(log, 1000);
+    log_dir_unreserve(dir, 2500);
+    log_dir_unreserve(dir, 1000);
     CHECK(look() == 4500 && !log_dir_short_of_space(dir));
     CHECK(atomic_load(&dir->refused_bytes) == 0);
     log_release(log);
@@ -181,23 +181,23 @@ static void refuse_the_large(void) {
     short_of.free_blocks = 3000;
     log_dir_set_reserve(dir, 1000);
     CHECK(look() == 3000);
-    CHECK(!log_reserve_space(log, 2001) && atomic_load(&dir->refused_bytes) == 2001);
+    CHECK(!log_dir_reserve(dir, 2001) && atomic_load(&dir->refused_bytes) == 2001);
     CHECK(log_dir_short_of_space(dir) && atomic_load(&dir->room_bytes) == 2000);
-    CHECK(log_reserve_space(log, 2000) && atomic_load(&dir->room_bytes) == 0);
-    log_unreserve_space(log, 2000);
-    CHECK(!log_reserve_space(log, 5000) && atomic_load(&dir->refused_bytes) == 2001);
+    CHECK(log_dir_reserve(dir, 2000) && atomic_load(&dir->room_bytes) == 0);
+    log_dir_unreserve(dir, 2000);
+    CHECK(!log_dir_reserve(dir, 5000) && atomic_load(&dir->refused_bytes) == 2001);
     short_of.free_blocks = 2500;
-    CHECK(!log_reserve_space(log, 1600) && atomic_load(&dir->refused_bytes) == 1600);
+    CHECK(!log_dir_reserve(dir, 1600) && atomic_load(&dir->refused_bytes) == 1600);
     /* After a rejection, requests of that size wait until enough space exists for them. */
     short_of.free_blocks = 9000;
-    CHECK(!log_reserve_space(log, 1600));
+    CHECK(!log_dir_reserve(dir, 1600));
     short_of.free_blocks = 2599;
     CHECK(look() == 2599 && log_dir_short_of_space(dir));
     CHECK(atomic_load(&dir->refused_bytes) == 1600);
     short_of.free_blocks = 2600;
     CHECK(look() == 2600 && !log_dir_short_of_space(dir));
-    CHECK(log_reserve_space(log, 1600));
-    log_unreserve_space(log, 1600);
+    CHECK(log_dir_reserve(dir, 1600));
+    log_dir_unreserve(dir, 1600);
     log_release(log);
 }
 
@@ -280,7 +280,7 @@ static void wake_flusher(void) {
     await_removal("now", 0);
     /* Rejected space and a check that finds none both trigger pending removals. */
     await_removal("later", 600000);
-    CHECK(!log_reserve_space(log, 2001));
+    CHECK(!log_dir_reserve(dir, 2001));
     while (played_size(dir, "later") >= 0) usleep(500);
     short_of.free_blocks = 9000;
     CHECK(look() == 9000 && !log_dir_short_of_space(dir));

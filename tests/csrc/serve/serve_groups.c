@@ -27,19 +27,19 @@ static uint8_t batch[2 * BATCH_BYTES], body[3 * BATCH_BYTES];
 static int64_t room_bytes = INT64_MAX, taken_bytes;
 static int takes;
 
-bool __real_log_reserve_space(struct log *log, int64_t n);
-bool __wrap_log_reserve_space(struct log *log, int64_t n);
-bool __wrap_log_reserve_space(struct log *log, int64_t n) {
+bool __real_log_dir_reserve(struct log_dir *dir, int64_t n);
+bool __wrap_log_dir_reserve(struct log_dir *dir, int64_t n);
+bool __wrap_log_dir_reserve(struct log_dir *dir, int64_t n) {
     if (n > room_bytes) return false;
     takes++;
     taken_bytes += n;
-    return __real_log_reserve_space(log, n);
+    return __real_log_dir_reserve(dir, n);
 }
-void __real_log_unreserve_space(struct log *log, int64_t n);
-void __wrap_log_unreserve_space(struct log *log, int64_t n);
-void __wrap_log_unreserve_space(struct log *log, int64_t n) {
+void __real_log_dir_unreserve(struct log_dir *dir, int64_t n);
+void __wrap_log_dir_unreserve(struct log_dir *dir, int64_t n);
+void __wrap_log_dir_unreserve(struct log_dir *dir, int64_t n) {
     taken_bytes -= n;
-    __real_log_unreserve_space(log, n);
+    __real_log_dir_unreserve(dir, n);
 }
 
 /* ---- */

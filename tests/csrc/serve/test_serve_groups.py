@@ -4,7 +4,7 @@ import pytest
 
 from tests.csrc.programs import CACHE, SERVE, play_watched
 
-PLAYED = (*CACHE, "log_reserve_space", "log_unreserve_space")
+PLAYED = (*CACHE, "log_dir_reserve", "log_dir_unreserve")
 SCENES = {
     "produces_of_one_iteration_are_appended_together": "turns",
     "separate_append_keeps_the_order": "apart",
