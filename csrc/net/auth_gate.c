@@ -15,12 +15,12 @@ static bool ask(struct reactor *r, struct connection *c, const char *certificate
     REQUIRES(r->role) {
     struct event *e = events_text(EVENT_CONNECTED, certificate);
     if (e == NULL) return false;
-    assert(!c->awaiting_control && c->first == NULL);
+    assert(!(c->waits & WAIT_CONTROL) && c->first == NULL);
     e->connection = reactor_name(r, &c->item);
     e->listener = c->listener;
     e->local = c->local;
     e->peer = c->peer;
-    c->awaiting_control = true;
+    c->waits |= WAIT_CONTROL;
     events_post(r->all->events, e);
     return true;
 }

@@ -1,6 +1,6 @@
 /* The life of a connection: open, process events, expire, close.
  *
- * Edge-triggered and registered once: events are stored in `readable` and `blocked`, so pausing
+ * Edge-triggered and registered once: events are stored in `readable` and WAIT_OUTPUT, so pausing
  * and continuing need no system call. */
 #include "net/reactor_internal.h"
 
@@ -122,7 +122,8 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
     STAT_ADD(r, connections_accepted, 1);
     if (a->refused_ms > 0) {
         STAT_ADD(r, connections_refused, 1);
-        c->refused = c->muted = true;
+        c->state = CONNECTION_REFUSED;
+        c->waits = WAIT_MUTE;
         c->muted_until_ms = r->now_ms + a->refused_ms;
         timers_set(&r->timers, &c->timer, c->muted_until_ms);
         return;
@@ -185,9 +186,9 @@ static int64_t frame_deadline(const struct connection *c) {
  * waits for the broker. */
 static int64_t deadline(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
     if (c->transport.handshaking) return c->active_ms + HANDSHAKE_MS_MAX;
-    if (c->blocked) return stall_deadline(c);
-    if (c->muted) return mute_deadline(r, c);
-    if (c->first != NULL || c->list != NULL || c->awaiting_control) return INT64_MAX;
+    if (c->waits & WAIT_OUTPUT) return stall_deadline(c);
+    if (c->waits & WAIT_MUTE) return mute_deadline(r, c);
+    if (c->first != NULL || c->list != NULL || (c->waits & WAIT_CONTROL)) return INT64_MAX;
     if (c->in_end == c->in_start) {
         int64_t idle_ms_max = idle_max(r, c);
         return idle_ms_max < 0 ? INT64_MAX : c->active_ms + idle_ms_max;
@@ -209,7 +210,7 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
         arm(r, c);
         return;
     }
-    if (c->refused) {
+    if (c->state == CONNECTION_REFUSED) {
         connection_close(r, c);
         return;
     }
@@ -218,19 +219,19 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
         connection_close(r, c);
         return;
     }
-    if (!c->blocked && c->muted && c->muted_until_ms > r->now_ms) {
-        STAT_ADD(r, connections_idle, 1);
+    if (c->waits & WAIT_OUTPUT) {
+        STAT_ADD(r, connections_stalled, 1);
         connection_close(r, c);
         return;
     }
-    if (!c->blocked && c->muted) {
-        c->muted = false;
+    if ((c->waits & WAIT_MUTE) && c->muted_until_ms <= r->now_ms) {
+        c->waits &= (uint8_t)~WAIT_MUTE;
         c->active_ms = c->frame_ms = r->now_ms; /* the broker, not the client, caused the wait */
         connection_run(r, c);
         return;
     }
-    if (c->blocked) {
-        STAT_ADD(r, connections_stalled, 1);
+    if (c->waits & WAIT_MUTE) {
+        STAT_ADD(r, connections_idle, 1); /* its client has hung up */
     } else if (receive_unmark(c)) {
         timers_set(&r->timers, &c->timer, r->now_ms + RELIEF_MS);
         return;
@@ -277,7 +278,7 @@ static bool read_more(struct reactor *r, struct connection *c, size_t *turn, boo
     switch (receive_some(r, c, &bytes)) {
     case RECEIVE_SOME: *turn += bytes; return true;
     case RECEIVE_NOTHING: return false;
-    case RECEIVE_ENDED: c->closing = true; return true;
+    case RECEIVE_ENDED: connection_set_closing(c); return true;
     case RECEIVE_NO_ROOM:
         receive_wait(r, c);
         return false;
@@ -308,8 +309,8 @@ void connection_run(struct reactor *r, struct connection *c) {
         int started = requests_start(r, c);
         uint8_t before = c->slot_count;
         enum output_result sent = send_responses(r, c);
-        bool failed = sent == OUTPUT_FAILED || c->failed;
-        bool ended = (c->closing || r->draining) && c->first == NULL;
+        bool failed = sent == OUTPUT_FAILED || c->state == CONNECTION_FAILED;
+        bool ended = (c->state >= CONNECTION_CLOSING || r->draining) && c->first == NULL;
         if (!failed && !ended) {
             if (sent == OUTPUT_TURN) connection_enlist(c, &r->ready);
             if (sent != OUTPUT_DONE) break;
@@ -334,18 +335,18 @@ void connection_run(struct reactor *r, struct connection *c) {
 
 void connection_on_events(struct reactor *r, struct connection *c, uint32_t events) {
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->readable = true;
-    bool goes_on = c->blocked && (events & EPOLLOUT);
-    if (events & EPOLLOUT) c->blocked = false;
+    bool goes_on = (c->waits & WAIT_OUTPUT) && (events & EPOLLOUT);
+    if (events & EPOLLOUT) c->waits &= (uint8_t)~WAIT_OUTPUT;
     /* TLS may need to write before it can read, and vice versa. */
     if (c->transport.session != NULL) {
         c->readable = true;
-        c->blocked = false;
+        c->waits &= (uint8_t)~WAIT_OUTPUT;
     }
     if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->hung_up = true;
     bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
     /* After a half-close, earlier requests still count (acks=0), but the response to a waiting
      * Fetch would be useless. */
-    if (c->muted && gone) {
+    if ((c->waits & WAIT_MUTE) && gone) {
         connection_close(r, c);
         return;
     }

@@ -24,8 +24,8 @@ void connection_enlist(struct connection *c, struct connection_list *list) {
 void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms) {
     assert(throttle_ms > 0);
     int64_t until_ms = r->now_ms + throttle_ms;
-    if (!c->muted || c->muted_until_ms < until_ms) c->muted_until_ms = until_ms;
-    c->muted = true;
+    if (!(c->waits & WAIT_MUTE) || c->muted_until_ms < until_ms) c->muted_until_ms = until_ms;
+    c->waits |= WAIT_MUTE;
     if (r->over_limit_allowed == c)
         r->over_limit_allowed = NULL; /* otherwise it would block the others */
     STAT_ADD(r, requests_throttled, 1);

@@ -4,8 +4,8 @@
 
 /* Returns true if the connection holds a buffer for a frame without enough progress. */
 static bool is_stalled(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
-    if (c->in == NULL || c->in_end == c->in_start || c->first != NULL || c->awaiting_control ||
-        c->muted)
+    if (c->in == NULL || c->in_end == c->in_start || c->first != NULL ||
+        (c->waits & (WAIT_CONTROL | WAIT_MUTE)))
         return false;
     if (c == r->over_limit_allowed) {
         int64_t frame_ms = (int64_t)(c->frame_bytes / OVER_LIMIT_BYTES_PER_MS);
@@ -51,10 +51,11 @@ static void evict_stalled(struct reactor *r) REQUIRES(r->role) {
  * another one. */
 static int64_t idle_since_ms(const struct reactor *r, const struct connection *c)
     REQUIRES(r->role) {
-    if (c->principal != 0 || c->first != NULL || c->list != NULL || c->awaiting_control)
+    if (c->principal != 0 || c->first != NULL || c->list != NULL || (c->waits & WAIT_CONTROL))
         return INT64_MAX;
-    if (c->refused) return INT64_MIN; /* only kept open until the end of its mute */
-    if (c->muted) return INT64_MAX;
+    /* Only kept open until the end of its mute. */
+    if (c->state == CONNECTION_REFUSED) return INT64_MIN;
+    if (c->waits & WAIT_MUTE) return INT64_MAX;
     bool silent = c->receive_budget == 0;
     int64_t least_ms = silent ? CROWDED_SILENT_MS : CROWDED_IDLE_MS;
     if (r->now_ms - c->active_ms < least_ms) return INT64_MAX;
@@ -72,7 +73,8 @@ bool eviction_close_idle(struct reactor *r) {
         struct connection *c = slab_at(&r->connections, r->crowded_at);
         if (c == NULL) continue;
         int64_t idle_ms = idle_since_ms(r, c);
-        young = young || (c->receive_budget == 0 && idle_ms == INT64_MAX && !c->muted);
+        bool muted = (c->waits & WAIT_MUTE) != 0;
+        young = young || (c->receive_budget == 0 && idle_ms == INT64_MAX && !muted);
         if (idle_ms >= since_ms) continue;
         oldest = c;
         since_ms = idle_ms;

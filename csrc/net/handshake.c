@@ -30,7 +30,7 @@ static void count_failure(struct reactor *r, struct connection *c, const char *w
 
 enum handshake_result handshake_run(struct reactor *r, struct connection *c) {
     assert(c->transport.handshaking && c->first == NULL && c->in == NULL);
-    if (c->closing || r->draining) return HANDSHAKE_FAILED;
+    if (c->state >= CONNECTION_CLOSING || r->draining) return HANDSHAKE_FAILED;
     if (r->handshakes_ns >= HANDSHAKE_TURN_NS) {
         connection_enlist(c, &r->ready);
         return HANDSHAKE_WAITS;
@@ -49,7 +49,7 @@ enum handshake_result handshake_run(struct reactor *r, struct connection *c) {
     if (report.resumed) STAT_ADD(r, handshakes_resumed, 1);
     c->active_ms = c->frame_ms = r->now_ms;
     c->readable = true; /* bytes after the handshake cause no further event */
-    if (!auth_gate_after_handshake(r, c, report.text)) c->closing = true;
+    if (!auth_gate_after_handshake(r, c, report.text)) connection_set_closing(c);
     return HANDSHAKE_DONE;
 }
 

@@ -113,7 +113,7 @@ static ssize_t send_range(struct reactor *r, struct connection *c, struct slot *
 }
 
 enum output_result output_run(struct reactor *r, struct connection *c) {
-    if (c->blocked) return OUTPUT_BLOCKED;
+    if (c->waits & WAIT_OUTPUT) return OUTPUT_BLOCKED;
     size_t turn = 0;
     struct slot *s = c->first;
     for (;;) {
@@ -124,7 +124,7 @@ enum output_result output_run(struct reactor *r, struct connection *c) {
         ssize_t n = bytes ? send_bytes(c, s) : send_range(r, c, s, OUTPUT_TURN_BYTES - turn);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) {
-            c->blocked = true;
+            c->waits |= WAIT_OUTPUT;
             return OUTPUT_BLOCKED;
         }
         if (n <= 0) return OUTPUT_FAILED;

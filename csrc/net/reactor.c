@@ -50,7 +50,7 @@ static void unlisten(struct reactor *r, int listener) REQUIRES(r->role) {
     for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
         struct connection *c = slab_at(&r->connections, i);
         if (c == NULL || c->listener != listener) continue;
-        c->closing = true;
+        connection_set_closing(c);
         connection_drain(r, c);
     }
 }
@@ -67,7 +67,7 @@ static void on_connection_message(struct reactor *r, const struct message *l) RE
     } else if (l->kind == MESSAGE_CLOSE) {
         connection_close(r, c);
     } else if (l->kind == MESSAGE_RETRY) {
-        c->awaiting_control = false;
+        c->waits &= (uint8_t)~WAIT_CONTROL;
         c->frame_ms = r->now_ms; /* the broker, not the client, caused the wait */
         connection_enlist(c, &r->ready);
     } else {

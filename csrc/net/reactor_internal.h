@@ -79,7 +79,7 @@ enum {
     MESSAGE_WATCH,
     MESSAGE_CLOSE,
     MESSAGE_ROOM,     /* the event queue has room again */
-    MESSAGE_RETRY,    /* token: connection with `awaiting_control` set */
+    MESSAGE_RETRY,    /* token: connection with WAIT_CONTROL */
     MESSAGE_LISTEN,   /* data: struct listener_socket */
     MESSAGE_UNLISTEN, /* size: listener */
     MESSAGE_ADOPT,    /* data: struct listener_accepted */
@@ -144,16 +144,29 @@ struct slot { /* one request */
 struct connection_list {
     struct connection *first, *last;
 };
+/* How a connection ends; its state never goes back. The handshake is a state of its transport,
+ * authentication is in needs_auth and session_until_ms, draining concerns the whole reactor. */
+enum connection_state {
+    CONNECTION_OPEN = 0,
+    CONNECTION_REFUSED, /* above the rate limit: muted, then closed unread */
+    CONNECTION_CLOSING, /* starts no request; closes when earlier responses have been sent */
+    CONNECTION_FAILED   /* closes immediately: a response would be missing in between */
+};
+/* What a connection waits for. */
+enum connection_wait {
+    WAIT_OUTPUT = 1, /* its socket must accept more bytes */
+    WAIT_MUTE = 2,   /* muted_until_ms must pass (KIP-219) */
+    WAIT_CONTROL = 4 /* the control plane must answer about the client */
+};
 struct connection {
     struct slab_item item;
     struct timer timer;
     struct transport transport; /* owns the descriptor */
-    /* No request starts while one of these four is set; adjacent, so that one comparison tests
-     * all. awaiting_control: waits for the control plane's answer about the client; muted: until
-     * muted_until_ms (KIP-219). */
-    bool closing, blocked, muted, awaiting_control;
-    bool readable, hung_up, failed, watched;
-    bool refused; /* muted, then closed */
+    /* Requests start only in CONNECTION_OPEN without a wait. Adjacent, so that one comparison
+     * tests both. */
+    uint8_t state; /* enum connection_state */
+    uint8_t waits; /* set of enum connection_wait */
+    bool readable, hung_up, watched;
     /* needs_auth: auth_gate.c checks its requests, before authentication and when a session
      * expires. raw_tokens: its next frames are SASL tokens without headers. */
     bool needs_auth, raw_tokens;
@@ -300,6 +313,10 @@ void connection_run_list(struct reactor *r, struct connection_list *list) REQUIR
  * others are read in between, however long the responses are. */
 void connection_run_ready(struct reactor *r) REQUIRES(r->role);
 
+static inline void connection_set_closing(struct connection *c) {
+    if (c->state < CONNECTION_CLOSING) c->state = CONNECTION_CLOSING;
+}
+
 /* ---- connection_list.c */
 void connection_enlist(struct connection *c, struct connection_list *list);
 void connection_delist(struct connection *c);
@@ -359,8 +376,8 @@ bool receive_wants_shrink(const struct connection *c);
 void receive_wait(struct reactor *r, struct connection *c) REQUIRES(r->role);
 
 /* ---- requests.c */
-/* Starts requests that have arrived and may start. Returns their number. Sets c->closing for
- * invalid frames. */
+/* Starts requests that have arrived and may start. Returns their number. Closes the
+ * connection for invalid frames. */
 int requests_start(struct reactor *r, struct connection *c) REQUIRES(r->role);
 /* Returns true if another request may start, so that reading is useful. */
 bool requests_may_read(const struct connection *c);

@@ -18,7 +18,7 @@ static bool is_exclusive(const struct slot *s) {
 }
 
 static bool may_start(const struct connection *c) {
-    if (c->closing || c->blocked || c->muted || c->awaiting_control) return false;
+    if (c->state != CONNECTION_OPEN || c->waits != 0) return false;
     return c->last == NULL ||
            (c->slot_count < REQUESTS_PER_CONNECTION_MAX && !is_exclusive(c->last));
 }
@@ -71,7 +71,7 @@ void requests_pop(struct reactor *r, struct connection *c) {
     assert_slow(slot_is_sent(s));
     do {
         timing_end(r, c, s, now_ns);
-        if (s->close_after) c->closing = true;
+        if (s->close_after) connection_set_closing(c);
         unlink_slot(c, s);
         free_slot(r, s);
         c->frame_ms = r->now_ms;
@@ -250,13 +250,12 @@ static void apply_status(struct reactor *r, struct slot *s, enum serve_status st
         s->state = SLOT_MISSING;
         if (post_miss(r, s)) return;
         if (!serve_abandon(r->serve, &s->r)) assert(!"a miss runs no job");
-        c->closing = true;
+        connection_set_closing(c);
         break;
     case SERVE_CLOSE:
         STAT_ADD(r, frames_illegal, 1);
-        c->closing =
-            true; /* after earlier responses; later ones could not be matched */
-        if (s != c->last) c->failed = true;
+        connection_set_closing(c); /* after earlier responses; later ones could not be matched */
+        if (s != c->last) c->state = CONNECTION_FAILED;
         break;
     case SERVE_SILENT: timing_end(r, c, s, now_ns); break;
     case SERVE_QUEUED: assert(!"a queued request waits for its append"); break;
@@ -325,7 +324,7 @@ static void start_repeated(struct reactor *r, struct connection *c, const struct
     struct slot *s = new_slot(r, c, h);
     if (s == NULL) {
         free(frame);
-        c->closing = true;
+        connection_set_closing(c);
         return;
     }
     timing_begin(c, s, now_ns);
@@ -341,7 +340,7 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
     struct slot *s = new_slot(r, c, h);
     if (s != NULL) s->r.more = r->more_events || c->in_end - c->in_start > c->frame_bytes;
     if (s == NULL) {
-        c->closing = true;
+        connection_set_closing(c);
         return;
     }
     timing_begin(c, s, now_ns);
@@ -357,7 +356,7 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
         if (s->r.api_key == API_FETCH) post_isr_candidates(r);
         apply_or_queue(r, s, status, true);
     } else if (!post_request(r, s)) {
-        c->closing = true;
+        connection_set_closing(c);
         unlink_slot(c, s);
         free_slot(r, s);
     }
@@ -400,14 +399,14 @@ static bool resolve_quota(struct reactor *r, struct connection *c, const struct 
     if (c->quota != NULL) return true;
     struct event *e = events_make(EVENT_QUOTA, len);
     if (e == NULL) {
-        c->closing = true;
+        connection_set_closing(c);
         return false;
     }
     e->connection = reactor_name(r, &c->item);
     e->principal = c->principal;
     e->client_id_len = (int32_t)len;
     if (len != 0) memcpy(e->data, h->client_id, len);
-    c->awaiting_control = true;
+    c->waits |= WAIT_CONTROL;
     events_post(r->all->events, e);
     return false;
 }
@@ -416,7 +415,7 @@ static bool resolve_quota(struct reactor *r, struct connection *c, const struct 
 static void refuse_frame(struct reactor *r, struct connection *c, const uint8_t *at)
     REQUIRES(r->role) {
     STAT_ADD(r, frames_illegal, 1);
-    c->closing = true;
+    connection_set_closing(c);
     bool hello = at[0] == 22 && at[1] == 3; /* a TLS ClientHello record */
     if (hello && c->receive_budget == 0 && c->transport.session == NULL)
         handshake_report(r, c, "TLS on a plain-text port");

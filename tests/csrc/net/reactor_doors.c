@@ -174,7 +174,7 @@ SCENE(authenticated_or_busy_connections_are_not_evicted) {
 SCENE(muted_connection_without_requests_can_be_evicted) {
     begin();
     struct client muted = connect_one(), idle = connect_one();
-    connection_of(&muted)->muted = true; /* as if the control plane had throttled it */
+    connection_of(&muted)->waits |= WAIT_MUTE; /* as if the control plane had throttled it */
     connection_of(&muted)->muted_until_ms = INT64_MAX;
     ask(&idle, API_PRODUCE, 1, 'A', 0);
     pass_ms(10000);
@@ -212,7 +212,8 @@ SCENE(connection_rate_limit_delays_reading) {
     begin_with(&config, 0, NULL);
     int64_t began_ms = now_ms();
     struct client one = connect_from(1), next = connect_from(1), refused = connect_from(1);
-    CHECK(!connection_of(&one)->refused && connection_of(&refused)->refused);
+    CHECK(connection_of(&one)->state == CONNECTION_OPEN);
+    CHECK(connection_of(&refused)->state == CONNECTION_REFUSED);
     int64_t until_ms = connection_of(&refused)->muted_until_ms;
     CHECK(until_ms > began_ms && STAT(connections_refused) >= 1);
     (void)next;
@@ -236,7 +237,7 @@ SCENE(rate_limited_connection_is_evicted_first) {
     CHECK(quotas_set_addresses(config.quotas, NULL, 0, 0.001) == 0);
     connect_from(2);
     struct client refused = connect_from(2);
-    CHECK(connection_of(&refused)->refused);
+    CHECK(connection_of(&refused)->state == CONNECTION_REFUSED);
     arrive_none(EMFILE);
     knock();
     CHECK(is_open(&silent) && STAT(connections_evicted) == 1 && STAT(connections) == 2);

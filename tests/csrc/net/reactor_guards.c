@@ -370,7 +370,7 @@ SCENE(only_failures_before_use_are_reported) {
     static const char *const failures[] = {"we are not trusted", "we are not trusted", NULL};
     for (int i = 0; i < 3; i++) {
         maker_seen.failure = failures[i];
-        connection_of(clients[i])->failed = true;
+        connection_of(clients[i])->state = CONNECTION_FAILED;
         send_bytes_of(clients[i], "x", 1);
         settle();
         CHECK(!is_open(clients[i]));
@@ -410,10 +410,10 @@ SCENE(tls_reads_may_need_writes_and_vice_versa) {
     CHECK(session_reads > reads);
     played_send = would_block;
     ask(&c, API_PRODUCE, 2, 'A', 0);
-    CHECK(connection_of(&c)->blocked && answered(&c) == 0);
+    CHECK((connection_of(&c)->waits & WAIT_OUTPUT) && answered(&c) == 0);
     played_send = NULL;
     play_event(&c, EPOLLIN);
-    CHECK(answered(&c) == 2 && !connection_of(&c)->blocked);
+    CHECK(answered(&c) == 2 && !(connection_of(&c)->waits & WAIT_OUTPUT));
     end_shaking();
 }
 
@@ -428,10 +428,10 @@ SCENE(plain_connection_is_read_when_readable) {
     CHECK(!connection_of(&c)->readable);
     played_send = would_block;
     turn();
-    CHECK(connection_of(&c)->blocked && began_ms == connection_of(&c)->active_ms);
+    CHECK((connection_of(&c)->waits & WAIT_OUTPUT) && began_ms == connection_of(&c)->active_ms);
     played_send = NULL;
     play_event(&c, EPOLLIN);
-    CHECK(connection_of(&c)->blocked && answered(&c) == 0); /* reported as blocked */
+    CHECK((connection_of(&c)->waits & WAIT_OUTPUT) && answered(&c) == 0); /* reported as blocked */
     play_event(&c, EPOLLOUT);
     settle();
     CHECK(answered(&c) == 2);

@@ -45,7 +45,7 @@ SCENE(client_is_looked_up_once_and_its_request_waits) {
     post(&c, API_PRODUCE, 2, 'A', 0, 0);
     post(&c, API_PRODUCE, 3, 'A', 0, 0);
     settle();
-    CHECK(serve_seen.started == 1 && connection_of(&c)->awaiting_control);
+    CHECK(serve_seen.started == 1 && (connection_of(&c)->waits & WAIT_CONTROL));
     after_ms(1 << 22); /* it waits for the server */
     CHECK(serve_seen.started == 1 && is_open(&c));
     tell(&c, 0, "me", QUOTA_KINDS);

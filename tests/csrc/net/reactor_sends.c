@@ -123,7 +123,7 @@ SCENE(blocked_response_stops_reading_and_new_requests) {
     played_send = send_little;
     most = 0;
     ask(&c, API_PRODUCE, 1, 'A', 0);
-    CHECK(connection_of(&c)->blocked && send_calls == 1 && answered(&c) == 0);
+    CHECK((connection_of(&c)->waits & WAIT_OUTPUT) && send_calls == 1 && answered(&c) == 0);
     uint64_t in = STAT(bytes_in);
     post(&c, API_PRODUCE, 2, 'A', 0, 0);
     played_send = NULL;
@@ -131,7 +131,7 @@ SCENE(blocked_response_stops_reading_and_new_requests) {
     turn(); /* the socket has space again, its event reports */
     settle();
     CHECK(answered(&c) == 1 && answered(&c) == 2 && STAT(bytes_in) > in);
-    CHECK(!connection_of(&c)->blocked);
+    CHECK(!(connection_of(&c)->waits & WAIT_OUTPUT));
     end();
 }
 
@@ -219,7 +219,7 @@ SCENE(fast_socket_is_served_once_per_iteration) {
     post(&c, API_FETCH, 1, 'R', 1200000, 0);
     turn(); /* by its event, and once more as a ready connection */
     CHECK(STAT(bytes_sendfile) == 2 * TURN - 8 && sendfile_calls == 2);
-    CHECK(connection_of(&c)->list == &reactor->ready && !connection_of(&c)->blocked);
+    CHECK(connection_of(&c)->list == &reactor->ready && !(connection_of(&c)->waits & WAIT_OUTPUT));
     CHECK(turn() == 0);
     CHECK(STAT(bytes_sendfile) == 3 * TURN - 8);
     settle();
@@ -231,7 +231,7 @@ SCENE(long_response_yields_to_other_requests) {
     begin();
     struct client big = connect_one(), small = connect_one();
     ask(&big, API_FETCH, 1, 'R', 2000000);
-    CHECK(connection_of(&big)->blocked);
+    CHECK(connection_of(&big)->waits & WAIT_OUTPUT);
     uint8_t *taken = malloc(2000000);
     CHECK(take_bytes(&big, taken, 400000) > 0);
     post(&small, API_PRODUCE, 9, 'A', 0, 0);
