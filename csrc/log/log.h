@@ -233,16 +233,21 @@ int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t
 /* ---- read ---- */
 enum log_bound { LOG_BOUND_END = 0, LOG_BOUND_HIGH_WATERMARK = 1, LOG_BOUND_LAST_STABLE = 2 };
 
+struct log_read_request {
+    int64_t offset;
+    enum log_bound bound;
+    int32_t bytes_max;
+    bool at_least_one; /* return a longer first batch whole (KIP-74) */
+    /* Return LOG_E_WOULD_BLOCK instead of waiting for disk to find the range (index and header
+     * pages). */
+    bool nowait;
+    bool locked; /* the caller holds append.lock */
+};
 /* Returns whole batches, starting with the one that contains `offset`, below `bound`, at most
- * `bytes_max` (with `at_least_one`, a longer first batch is returned whole, KIP-74). Returns 0
- * (with length 0 between bound and log end: nothing is visible yet), LOG_E_RANGE outside [log
- * start, log end] with the end offsets set, or an error. Sequential reads need no index search. */
-int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
-             bool at_least_one, struct log_range *out);
-/* The same, but returns LOG_E_WOULD_BLOCK instead of waiting for disk to find the range (index
- * and header pages). */
-int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
-                    bool at_least_one, struct log_range *out);
+ * `bytes_max`. Returns 0 (with length 0 between bound and log end: nothing is visible yet),
+ * LOG_E_RANGE outside [log start, log end] with the end offsets set, or an error. Sequential reads
+ * need no index search. */
+int log_read(struct log *log, const struct log_read_request *request, struct log_range *out);
 /* If log_read finds no valid batch for `offset`: returns the bytes there, a hole or a whole
  * damaged batch; next_offset is the first offset after it. LOG_E_RANGE: there is no damage.
  * Blocks. */

@@ -4,7 +4,7 @@
  * no index or header is read. If the bound is the end of the segment and all of it fits, the end
  * needs no search either; otherwise the last indexed batch below the limit and a few headers
  * find it. The view lock is held only for arithmetic, never while files are read. */
-#include "log/log_read.h"
+#include "log/log.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -95,12 +95,12 @@ static bool log_read_is_current(const struct log *log, const struct log_read_pla
 
 /* Plans the read for the segment `skip` places after the one that contains `offset`. Returns 1
  * (planned) or 0 (nothing to read). */
-static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, int32_t skip,
+static int log_read_plan(struct log *log, const struct log_read_request *request, int32_t skip,
                          struct log_read_plan *plan, struct log_range *out) {
     int result = 0;
     log_view_lock(log);
     log_read_ends(log, out);
-    int64_t end = log_read_bound(log, bound);
+    int64_t offset = request->offset, end = log_read_bound(log, request->bound);
     if (offset < out->log_start_offset || offset > out->log_end_offset) {
         result = LOG_E_RANGE;
     } else if (offset < end) {
@@ -141,10 +141,12 @@ static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, 
 
 /* Fills the range from the pinned segment. Returns 1 if the segment has nothing at or above the
  * offset: try the next one. */
-static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, bool at_least_one,
-                          bool nowait, struct log_range *out) {
+static int log_read_range(const struct log_read_plan *plan, const struct log_read_request *request,
+                          struct log_range *out) {
     struct segment *s = plan->segment;
     int64_t position = plan->position, limit = plan->limit, first = plan->offset, ignored;
+    int32_t bytes_max = request->bytes_max < 0 ? 0 : request->bytes_max;
+    bool nowait = request->nowait;
     int result = 1;
     if (position < 0 &&
         (result = segment_find_batch(s, plan->offset, plan->bytes, nowait, &position, &first)) < 0)
@@ -168,13 +170,12 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
         limit = hole.position;
         out->next_offset = hole.offset;
     }
-    if (bytes_max < 0) bytes_max = 0;
     if (limit - position > bytes_max) {
         int64_t border;
         if ((result = segment_find_border(s, position, limit, bytes_max, nowait, &border,
                                           &out->next_offset)) != 0)
             return result;
-        if (border - position > bytes_max && !at_least_one) {
+        if (border - position > bytes_max && !request->at_least_one) {
             out->next_offset = plan->offset;
             return 0;
         }
@@ -182,54 +183,74 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
     }
     assert(limit > position);
     assert(limit <= plan->bytes);
-    assert(limit - position <= bytes_max || at_least_one);
+    assert(limit - position <= bytes_max || request->at_least_one);
     assert(limit - position <= INT32_MAX);
     out->length = (int32_t)(limit - position);
     return 0;
 }
 
-static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
-                         bool at_least_one, bool nowait, bool locked, struct log_range *out) {
+/* Finds the range in the pinned segment. Returns as log_read_range. */
+static int log_read_find(struct log_read_plan *plan, const struct log_read_request *request,
+                         struct log_range *out) {
+    int result = log_read_range(plan, request, out);
+    if (result != LOG_E_CORRUPT || plan->position <= 0) return result;
+    /* A wrong length led the last read past its end: search the index instead. */
+    plan->position = -1;
+    return log_read_range(plan, request, out);
+}
+
+/* Pins the planned segment. Returns 1; 0: its file was replaced, plan again; or an error. Without
+ * 1, releases the segment. */
+static int log_read_pin(struct log *log, const struct log_read_request *request, struct segment *s,
+                        int *swaps) {
+    int result = segment_pin(s, false);
+    if (result == 0) return 1;
+    segment_release(s);
+    if (result != -ENOENT) return log_storage_error(log, result, "open");
+    if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+    /* Either retention removed the file before the open, and the next plan finds the offset below
+     * the start; or compaction is replacing the file under the append lock. */
+    if (request->nowait) return LOG_E_WOULD_BLOCK;
+    if (request->locked) return LOG_E_CORRUPT; /* Compaction needs this lock to replace it. */
+    if (++*swaps > LOG_READ_SWAPS_MAX) return LOG_E_CORRUPT;
+    log_append_lock(log);
+    log_append_unlock(log);
+    return 0;
+}
+
+/* Stores where the reader's next read will begin. */
+static void log_read_publish_hint(struct log *log, const struct log_read_plan *plan, int64_t offset,
+                                  const struct log_range *range) {
+    log_view_lock(log);
+    /* Offsets may fall in damaged data: a hint must not lead its reader back. */
+    if (log_read_is_current(log, plan) && range->next_offset > offset)
+        log_hint_move(log, offset, range->next_offset, plan->base_offset,
+                      range->position + range->length);
+    log_view_unlock(log);
+}
+
+int log_read(struct log *log, const struct log_read_request *request, struct log_range *out) {
     struct log_read_plan plan;
+    int32_t skip = 0; /* segments without data at or above the offset */
+    int swaps = 0;
     memset(out, 0, sizeof *out);
     out->fd = -1;
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
-    int swaps = 0;
-    for (int32_t skip = 0;; skip++) {
-        int result = log_read_plan(log, offset, bound, skip, &plan, out);
+    for (;;) {
+        int result = log_read_plan(log, request, skip, &plan, out);
         if (result != 1) {
-            out->first_offset = out->next_offset = offset;
+            out->first_offset = out->next_offset = request->offset;
             return result;
         }
-        result = segment_pin(plan.segment, false);
-        if (result != 0) {
-            segment_release(plan.segment);
-            if (result != -ENOENT) return log_storage_error(log, result, "open");
-            if (atomic_load(&log->deleted)) return LOG_E_DELETED;
-            /* Either retention removed the file before the open, and the next iteration finds
-             * the offset below the start; or compaction is replacing the file under the append
-             * lock. */
-            if (nowait) return LOG_E_WOULD_BLOCK;
-            if (locked) return LOG_E_CORRUPT; /* Compaction needs this lock to replace it. */
-            if (++swaps > LOG_READ_SWAPS_MAX) return LOG_E_CORRUPT;
-            log_append_lock(log);
-            log_append_unlock(log);
-            skip = -1;
+        result = log_read_pin(log, request, plan.segment, &swaps);
+        if (result < 0) return result;
+        if (result == 0) {
+            skip = 0;
             continue;
         }
-        result = log_read_range(&plan, bytes_max, at_least_one, nowait, out);
-        if (result == LOG_E_CORRUPT && plan.position > 0) {
-            /* A wrong length led the last read past its end: search the index instead. */
-            plan.position = -1;
-            result = log_read_range(&plan, bytes_max, at_least_one, nowait, out);
-        }
+        result = log_read_find(&plan, request, out);
         if (result == 0 && out->length > 0) {
-            log_view_lock(log);
-            /* Offsets may fall in damaged data: a hint must not lead its reader back. */
-            if (log_read_is_current(log, &plan) && out->next_offset > offset)
-                log_hint_move(log, offset, out->next_offset, plan.base_offset,
-                              out->position + out->length);
-            log_view_unlock(log);
+            log_read_publish_hint(log, &plan, request->offset, out);
             assert(plan.segment->fd >= 0);
             out->segment = plan.segment;
             out->fd = plan.segment->fd;
@@ -238,21 +259,8 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
         segment_unpin(plan.segment);
         segment_release(plan.segment);
         if (result <= 0) return result;
+        skip++;
     }
-}
-
-int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
-             bool at_least_one, struct log_range *out) {
-    return log_read_with(log, offset, bound, bytes_max, at_least_one, false, false, out);
-}
-
-int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
-                    bool at_least_one, struct log_range *out) {
-    return log_read_with(log, offset, bound, bytes_max, at_least_one, true, false, out);
-}
-
-int log_read_locked(struct log *log, int64_t offset, int32_t bytes_max, struct log_range *out) {
-    return log_read_with(log, offset, LOG_BOUND_END, bytes_max, true, false, true, out);
 }
 
 /* Finds the damaged bytes that contain `offset`, in a pinned segment of readable offsets below
@@ -288,7 +296,8 @@ int log_read_damage(struct log *log, int64_t offset, struct log_range *out) {
     struct log_read_plan plan;
     memset(out, 0, sizeof *out);
     out->fd = -1;
-    int result = log_read_plan(log, offset, LOG_BOUND_END, 0, &plan, out);
+    const struct log_read_request request = {.offset = offset};
+    int result = log_read_plan(log, &request, 0, &plan, out);
     if (result != 1) return result < 0 ? result : LOG_E_RANGE;
     if ((result = segment_pin(plan.segment, false)) != 0) {
         segment_release(plan.segment);

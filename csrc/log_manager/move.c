@@ -10,7 +10,6 @@
 #include "log/log_failure.h"
 #include "log/log_internal.h"
 #include "log/log_producers.h"
-#include "log/log_read.h"
 #include "log/log_transactions.h"
 #include "log_manager/log_manager.h"
 #include "os/lock.h"
@@ -85,8 +84,9 @@ static int copy_range(struct log_copying *c) {
     struct log *to = c->to;
     int64_t start = log_start_offset(c->from), end = log_end_offset(to),
             at = end < start ? start : end;
-    int result = c->locked ? log_read_locked(c->from, at, LOG_MOVE_BYTES, &range)
-                           : log_read(c->from, at, LOG_BOUND_END, LOG_MOVE_BYTES, true, &range);
+    const struct log_read_request request = {
+        .offset = at, .bytes_max = LOG_MOVE_BYTES, .at_least_one = true, .locked = c->locked};
+    int result = log_read(c->from, &request, &range);
     if (result == LOG_E_CORRUPT) return copy_damage(c, at);
     if (result != 0 || range.length == 0) return result;
     assert(range.length > 0);

@@ -21,7 +21,7 @@ enum log_error {                  /* negative results; log_error_code maps them 
                  LOG_E_CORRUPT = -111,   /* 2: a batch on disk does not parse */
                  LOG_E_TXN_STATE = -112, /* 48 */
                  LOG_E_WOULD_BLOCK =
-                     -113, /* only from log_read_nowait: a required page is not cached */
+                     -113, /* only from log_read with nowait: a required page is not cached */
                  LOG_E_NOT_REPLICA = -114 /* 75: the leader has no such replica */
 };
 int16_t log_error_code(int error);

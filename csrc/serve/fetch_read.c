@@ -72,19 +72,20 @@ static bool read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
     if (read->error == 0) read->error = read->follow_error;
     if (read->error != 0) return true;
     int32_t bytes = p->bytes_max < bytes_left ? p->bytes_max : bytes_left;
-    enum log_bound bound = bound_of(f);
-    int64_t offset = p->offset;
+    struct log_read_request request = {.offset = p->offset,
+                                       .bound = bound_of(f),
+                                       .bytes_max = bytes < 0 ? 0 : bytes,
+                                       .at_least_one = at_least_one,
+                                       .nowait = nowait};
     if (read->diverging_epoch >= 0 || read->preferred >= 0) {
         /* The log has diverged or the client must read from another replica: return only the
          * offsets of the log, no records. */
-        offset = log_end_offset(read->log);
-        bytes = 0;
-        at_least_one = false;
+        request.offset = log_end_offset(read->log);
+        request.bytes_max = 0;
+        request.at_least_one = false;
     }
-    if (bytes < 0) bytes = 0;
     struct log_range *range = &read->range;
-    int error = nowait ? log_read_nowait(read->log, offset, bound, bytes, at_least_one, range)
-                       : log_read(read->log, offset, bound, bytes, at_least_one, range);
+    int error = log_read(read->log, &request, range);
     if (error == LOG_E_WOULD_BLOCK) return false;
     assert_slow(range->length >= 0);
     if (error != 0) {

@@ -95,8 +95,8 @@ serve/serve.c serve_start
           tables/grants.c grants_find
       serve/fetch_read.c fetch_read_all
         read_part
-          log/log_read.c log_read_nowait
-            log_read_with
+          log/log_read.c log_read
+            log_read_find
               log_read_range
                 segment/segment_lookup.c segment_find_batch
                 segment/segment_scan.c segment_next_corrupt_range

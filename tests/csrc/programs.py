@@ -27,7 +27,7 @@ WATCHED = "-Wl," + ",".join(f"--wrap={name}" for name in (
         ("mutex", "init destroy lock unlock"), ("rwlock", "init destroy rdlock wrlock unlock"))
       for what in whats.split())))
 # Functions that serve_messages.h replaces.
-CACHE = ("log_range_is_cold", "log_range_read_cached", "log_read_nowait")
+CACHE = ("log_range_is_cold", "log_range_read_cached", "log_read")
 LIBRARIES = ["-lisal", "-llz4", "-lzstd", "-lsnappy", "-lz", "-lstdc++"]
 # The options that `make asan` and `make tsan` set apply to the interpreter only.
 SANITIZED = {**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "",

@@ -129,7 +129,11 @@ static void read_all(struct log *log, enum log_bound bound) {
     int64_t bound_end = bound == LOG_BOUND_END ? upper : log_last_stable_offset(log);
     for (int i = 0; i < FUZZ_READS_MAX && at < upper; i++) {
         struct log_range range;
-        int result = log_read(log, at, bound, 300, true, &range);
+        int result =
+            log_read(log,
+                     &(struct log_read_request){
+                         .offset = at, .bound = bound, .bytes_max = 300, .at_least_one = true},
+                     &range);
         require(result <= 0);
         if (result == 0 && range.length > 0) {
             uint8_t *bytes = malloc((size_t)range.length);
@@ -149,7 +153,15 @@ static void read_all(struct log *log, enum log_bound bound) {
             at += 1;
         }
         log_range_release(&range);
-        if (log_read_nowait(log, at, bound, 300, true, &range) == 0) { log_range_release(&range); }
+        if (log_read(log,
+                     &(struct log_read_request){.offset = at,
+                                                .bound = bound,
+                                                .bytes_max = 300,
+                                                .at_least_one = true,
+                                                .nowait = true},
+                     &range) == 0) {
+            log_range_release(&range);
+        }
     }
 }
 

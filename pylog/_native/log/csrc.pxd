@@ -184,10 +184,14 @@ cdef extern from "log_manager/log_manager.h" nogil:
         int32_t length
         int64_t first_offset, next_offset
         int64_t high_watermark, last_stable_offset, log_start_offset, log_end_offset
-    int log_read(log_t *log, int64_t offset, log_bound bound, int32_t bytes_max, bint at_least_one,
-                 log_range *out)
-    int log_read_nowait(log_t *log, int64_t offset, log_bound bound, int32_t bytes_max,
-                        bint at_least_one, log_range *out)
+    struct log_read_request:
+        int64_t offset
+        log_bound bound
+        int32_t bytes_max
+        bint at_least_one
+        bint nowait
+        bint locked
+    int log_read(log_t *log, const log_read_request *request, log_range *out)
     void log_range_release(log_range *range)
     ssize_t log_range_read(const log_range *range, void *to, size_t len, int64_t position)
     int64_t log_bytes_from(log_t *log, int64_t offset, log_bound bound)

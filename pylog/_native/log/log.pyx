@@ -38,6 +38,18 @@ __all__ = [
 
 
 @cython.no_gc
+cdef csrc.log_read_request _read_request(int64_t offset, csrc.log_bound bound, int32_t max_bytes,
+                                         bint at_least_one, bint nowait) noexcept:
+    cdef csrc.log_read_request request
+    request.offset = offset
+    request.bound = bound
+    request.bytes_max = max_bytes
+    request.at_least_one = at_least_one
+    request.nowait = nowait
+    request.locked = False
+    return request
+
+
 cdef class Log:
     """One partition's log, created by Log.open. close(), release() or destroying the object closes
     its files.
@@ -384,13 +396,15 @@ cdef class Log:
         bound; b"" at the end. The first batch is complete even if it exceeds max_bytes (KIP-74).
         Raises LogError.
         """
+        cdef csrc.log_read_request request = _read_request(offset, bound, max_bytes, at_least_one,
+                                                           False)
         cdef csrc.log_range found
         cdef ssize_t n = 0
         cdef int32_t error, at = 0
         cdef char *to
         self.use()
         with nogil:
-            error = csrc.log_read(self.ptr, offset, bound, max_bytes, at_least_one, &found)
+            error = csrc.log_read(self.ptr, &request, &found)
         if error != 0:
             self.refuse(error)
         try:
@@ -415,15 +429,13 @@ cdef class Log:
         """Return (position, length, first offset, next offset, in the page cache) of what read
         would return. nowait: return None if finding it would wait for the disk. Raises LogError.
         """
+        cdef csrc.log_read_request request = _read_request(offset, bound, max_bytes, at_least_one,
+                                                           nowait)
         cdef csrc.log_range found
         cdef int32_t error, cached, length
         self.use()
         with nogil:
-            if nowait:
-                error = csrc.log_read_nowait(self.ptr, offset, bound, max_bytes, at_least_one,
-                                             &found)
-            else:
-                error = csrc.log_read(self.ptr, offset, bound, max_bytes, at_least_one, &found)
+            error = csrc.log_read(self.ptr, &request, &found)
             cached = csrc.log_range_cached(&found) if nowait and error == 0 else 1
             length = found.length
             csrc.log_range_release(&found)

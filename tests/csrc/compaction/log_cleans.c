@@ -74,7 +74,10 @@ static const char *content(void) {
     size_t n = (size_t)snprintf(text, sizeof text, "[%s]", bases());
     for (int64_t at = log_start_offset(one); at < log_end_offset(one);) {
         struct log_range range;
-        CHECK(log_read(one, at, LOG_BOUND_END, 1 << 20, true, &range) == 0);
+        CHECK(log_read(one,
+                       &(struct log_read_request){
+                           .offset = at, .bytes_max = 1 << 20, .at_least_one = true},
+                       &range) == 0);
         CHECK(pread(range.fd, bytes, (size_t)range.length, range.position) == range.length);
         struct batch_header h;
         for (int32_t i = 0; i < range.length; i += (int32_t)batch_bytes(&h)) {

@@ -92,12 +92,16 @@ static void cut_range(void) {
     struct log_range range, shorter;
     CHECK(read_bytes(0, 1 << 20, &range) > 0);
     for (int64_t offset = 0; offset <= 8; offset++) {
-        CHECK(log_read(one, 0, LOG_BOUND_END, 1 << 20, true, &range) == 0);
+        CHECK(log_read(one,
+                       &(struct log_read_request){
+                           .offset = 0, .bytes_max = 1 << 20, .at_least_one = true},
+                       &range) == 0);
         if (offset == 0 || offset == 8) {
             CHECK(log_range_cut(&range, offset) == LOG_E_CORRUPT && range.next_offset == 8);
         } else {
             CHECK(log_range_cut(&range, offset) == 0 && range.next_offset == offset);
-            CHECK(log_read(one, 0, LOG_BOUND_END, range.length, false, &shorter) == 0);
+            CHECK(log_read(one, &(struct log_read_request){.offset = 0, .bytes_max = range.length},
+                           &shorter) == 0);
             CHECK(shorter.length == range.length && shorter.next_offset == offset);
             log_range_release(&shorter);
         }

@@ -245,7 +245,12 @@ static void threads(const char *path) {
     for (int64_t at = 0; at < end;) { /* concurrent reads see whole batches, in order */
         struct log_range range;
         uint8_t bytes[4096];
-        CHECK(log_read(place.log, at, LOG_BOUND_HIGH_WATERMARK, sizeof bytes, true, &range) == 0);
+        CHECK(log_read(place.log,
+                       &(struct log_read_request){.offset = at,
+                                                  .bound = LOG_BOUND_HIGH_WATERMARK,
+                                                  .bytes_max = sizeof bytes,
+                                                  .at_least_one = true},
+                       &range) == 0);
         CHECK(range.length == 0 ||
               pread(range.fd, bytes, (size_t)range.length, range.position) == range.length);
         for (int32_t p = 0; p < range.length; at++) {

@@ -61,7 +61,10 @@ static int look_for_time(int64_t time, int64_t *offset) {
 }
 
 static int read_on(int64_t offset, struct log_range *range) {
-    return log_read(one, offset, LOG_BOUND_END, 1 << 20, true, range);
+    return log_read(
+        one,
+        &(struct log_read_request){.offset = offset, .bytes_max = 1 << 20, .at_least_one = true},
+        range);
 }
 
 static struct log_aborted aborted[8];

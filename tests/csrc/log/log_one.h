@@ -109,7 +109,10 @@ static inline const char *file_of(int64_t base, const char *extension) {
 
 /* Return the number of bytes of a read from `offset`, or -1 if it fails. */
 static inline int32_t read_bytes(int64_t offset, int32_t bytes_max, struct log_range *out) {
-    int result = log_read(one, offset, LOG_BOUND_END, bytes_max, true, out);
+    int result = log_read(
+        one,
+        &(struct log_read_request){.offset = offset, .bytes_max = bytes_max, .at_least_one = true},
+        out);
     int32_t length = result == 0 ? out->length : result;
     log_range_release(out);
     return length;

@@ -17,7 +17,6 @@
 #include "log/flush_queue.h"
 #include "log/log_flush.h"
 #include "log/log_internal.h"
-#include "log/log_read.h"
 #include "log/log_segments.h"
 #include "log_manager/flusher.h"
 #include "log_manager/log_manager.h"

@@ -12,7 +12,11 @@ static struct log_range range;
 
 static int32_t got; /* bytes */
 static int read_from(int64_t offset, int32_t bytes_max, enum log_bound bound, bool at_least_one) {
-    int result = log_read(one, offset, bound, bytes_max, at_least_one, &range);
+    int result = log_read(
+        one,
+        &(struct log_read_request){
+            .offset = offset, .bound = bound, .bytes_max = bytes_max, .at_least_one = at_least_one},
+        &range);
     got = range.length;
     CHECK((range.segment != NULL) == (result == 0 && got > 0));
     CHECK(range.fd == (range.segment == NULL ? -1 : range.segment->fd));
@@ -30,7 +34,11 @@ static void keep_open(int64_t offset) {
 
 static bool reads(int64_t offset, int32_t bytes_max, int64_t position, int64_t next) {
     int64_t first = offset;
-    if (log_read(one, offset, LOG_BOUND_END, bytes_max, true, &range) != 0) return false;
+    if (log_read(one,
+                 &(struct log_read_request){
+                     .offset = offset, .bytes_max = bytes_max, .at_least_one = true},
+                 &range) != 0)
+        return false;
     bool as_expected = range.position == position && range.next_offset == next &&
                        range.first_offset == first && range.log_end_offset == log_end_offset(one);
     int32_t length = range.length;
@@ -162,7 +170,12 @@ static void count_bytes(void) {
     CHECK(log_lead_replicas(one, 1, 2) == 0);
     fill(3, 1);
     CHECK(log_bytes_from(one, 13, LOG_BOUND_HIGH_WATERMARK) == 18 * SMALL);
-    CHECK(log_read(one, 20, LOG_BOUND_HIGH_WATERMARK, 1 << 20, true, &range) == 0);
+    CHECK(log_read(one,
+                   &(struct log_read_request){.offset = 20,
+                                              .bound = LOG_BOUND_HIGH_WATERMARK,
+                                              .bytes_max = 1 << 20,
+                                              .at_least_one = true},
+                   &range) == 0);
     log_range_release(&range);
     CHECK(log_bytes_from(one, 13, LOG_BOUND_HIGH_WATERMARK) == 15 * SMALL);
     CHECK(log_bytes_from(one, 25, LOG_BOUND_HIGH_WATERMARK) == 0);
@@ -183,10 +196,16 @@ static void fail_to_read(void) {
     /* A file deleted by another program. */
     keep_open(20);
     CHECK(unlinkat(dir->fd, file_of(0, "log"), 0) == 0);
-    CHECK(log_read_nowait(one, 3, LOG_BOUND_END, 100, true, &range) == LOG_E_WOULD_BLOCK);
+    CHECK(log_read(one,
+                   &(struct log_read_request){
+                       .offset = 3, .bytes_max = 100, .at_least_one = true, .nowait = true},
+                   &range) == LOG_E_WOULD_BLOCK);
     CHECK(read_from(3, 100, LOG_BOUND_END, true) == LOG_E_CORRUPT && !log_dir_offline(dir));
     log_append_lock(one);
-    CHECK(log_read_locked(one, 3, 100, &range) == LOG_E_CORRUPT);
+    CHECK(log_read(one,
+                   &(struct log_read_request){
+                       .offset = 3, .bytes_max = 100, .at_least_one = true, .locked = true},
+                   &range) == LOG_E_CORRUPT);
     log_append_unlock(one);
     played_fail(PREAD, "010.log", EIO, 1);
     CHECK(read_from(13, 100, LOG_BOUND_END, true) == LOG_E_IO && log_dir_failure(dir, NULL) == EIO);
@@ -199,7 +218,10 @@ static void read_ranges(void) {
     uint8_t bytes[200];
     open_one(config_of(1 << 20));
     fill(3, 1);
-    CHECK(log_read(one, 1, LOG_BOUND_END, 1 << 20, true, &range) == 0);
+    CHECK(log_read(
+              one,
+              &(struct log_read_request){.offset = 1, .bytes_max = 1 << 20, .at_least_one = true},
+              &range) == 0);
     CHECK(log_range_cached(&range) == 1 && !log_range_is_cold(&range));
     played_fail(PREAD, ".log", EINTR, 2);
     CHECK(log_range_read(&range, bytes, SMALL, range.position) == SMALL);
@@ -250,7 +272,11 @@ static bool reads_cached(size_t bytes_max, int whole, int error) {
 static void read_the_cache_alone(void) {
     open_one(config_of(1 << 20));
     fill(3, 1);
-    CHECK(log_read(one, 1, LOG_BOUND_END, SMALL, true, &range) == 0 && range.length == SMALL);
+    CHECK(
+        log_read(one,
+                 &(struct log_read_request){.offset = 1, .bytes_max = SMALL, .at_least_one = true},
+                 &range) == 0 &&
+        range.length == SMALL);
     CHECK(reads_cached(SIZE_MAX, INT32_MAX, 0) && cached.reads == 1);
     CHECK(reads_cached(SMALL / 2 + 1, INT32_MAX, 0) && cached.reads == 2);
     /* The rest is cold, or truncated. */

@@ -72,7 +72,12 @@ static void *read_all(void *argument) {
     uint8_t *buffer = malloc(1 << 16);
     while (at < end) {
         struct log_range range;
-        CHECK(log_read(log, at, LOG_BOUND_HIGH_WATERMARK, 1 << (8 + w->number), true, &range) == 0);
+        CHECK(log_read(log,
+                       &(struct log_read_request){.offset = at,
+                                                  .bound = LOG_BOUND_HIGH_WATERMARK,
+                                                  .bytes_max = 1 << (8 + w->number),
+                                                  .at_least_one = true},
+                       &range) == 0);
         if (range.length > 0) {
             CHECK(range.length <= 1 << 16);
             CHECK(pread(range.fd, buffer, (size_t)range.length, range.position) == range.length);
@@ -179,7 +184,12 @@ static void *cut(void *argument) {
         int32_t epoch;
         snprintf(path, sizeof path, "%s/t-%d/%020d.%s", setting->path, k, 0, kind);
         (void)!truncate(path, 0);
-        int result = log_read(setting->logs[k], at, LOG_BOUND_HIGH_WATERMARK, 500, true, &range);
+        int result = log_read(setting->logs[k],
+                              &(struct log_read_request){.offset = at,
+                                                         .bound = LOG_BOUND_HIGH_WATERMARK,
+                                                         .bytes_max = 500,
+                                                         .at_least_one = true},
+                              &range);
         CHECK(result == 0 || result == LOG_E_RANGE);
         if (result == 0) log_range_release(&range);
         CHECK(log_offset_for_time(setting->logs[k], 1001, &offset, &timestamp, &epoch) >= 0);

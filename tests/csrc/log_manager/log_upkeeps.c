@@ -159,7 +159,13 @@ static void move_start(void) {
     CHECK(log_move_start(one, 3, NOW) == 0 && ends_are(3, 5, 5, 5) && segments_begin("2 4"));
     CHECK(log_move_start(one, 5, NOW) == 0 && ends_are(5, 5, 5, 5) && segments_begin("5"));
     fill(1, 1000);
-    CHECK(ends_are(5, 6, 6, 6) && log_read(one, 5, LOG_BOUND_HIGH_WATERMARK, 1, true, &range) == 0);
+    CHECK(ends_are(5, 6, 6, 6) &&
+          log_read(one,
+                   &(struct log_read_request){.offset = 5,
+                                              .bound = LOG_BOUND_HIGH_WATERMARK,
+                                              .bytes_max = 1,
+                                              .at_least_one = true},
+                   &range) == 0);
     log_range_release(&range);
     log_abandon(one);
     CHECK(log_move_start(one, 6, NOW) == LOG_E_DELETED);

@@ -167,7 +167,10 @@ static void check(struct log *log) {
     int64_t end = log_end_offset(log);
     CHECK(end > 0);
     for (int64_t at = 0; at < end; at = range.next_offset) {
-        CHECK(log_read(log, at, LOG_BOUND_END, 1 << 20, true, &range) == 0);
+        CHECK(log_read(log,
+                       &(struct log_read_request){
+                           .offset = at, .bytes_max = 1 << 20, .at_least_one = true},
+                       &range) == 0);
         CHECK(range.first_offset == at && range.length > 0);
         log_range_release(&range);
     }

@@ -60,7 +60,11 @@ static void append_some(void) {
 /* Read the next range at `*offset`; return true if part of it came from disk. */
 static bool read_on(int64_t *offset, int32_t bytes_max) {
     struct log_range range;
-    CHECK(log_read(one, *offset, LOG_BOUND_END, bytes_max, true, &range) == 0 && range.length > 0);
+    CHECK(log_read(one,
+                   &(struct log_read_request){
+                       .offset = *offset, .bytes_max = bytes_max, .at_least_one = true},
+                   &range) == 0 &&
+          range.length > 0);
     bool cold = cold_read(&dir->cold, &range);
     *offset = range.next_offset;
     log_range_release(&range);
@@ -89,7 +93,10 @@ static void leave_its_next_range_to_a_worker(void) {
     open_one(scene_config(1 << 26, 4096));
     append_some();
     CHECK(read_on(&offset, 100000));
-    CHECK(log_read(one, offset, LOG_BOUND_END, 100000, true, &range) == 0);
+    CHECK(log_read(one,
+                   &(struct log_read_request){
+                       .offset = offset, .bytes_max = 100000, .at_least_one = true},
+                   &range) == 0);
     CHECK(range.length <= (int32_t)sizeof bytes && !log_range_read_cached(&range, bytes));
     log_range_release(&range);
     cold_sweep(&dir->cold, true);

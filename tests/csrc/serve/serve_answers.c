@@ -15,7 +15,10 @@ static uint64_t errors_of(int api_key, int error) {
 /* Copy the log's bytes from this offset on. */
 static size_t stored(struct log *log, int64_t offset, uint8_t *to) {
     struct log_range range;
-    CHECK(log_read(log, offset, LOG_BOUND_END, 1 << 20, true, &range) == 0);
+    CHECK(log_read(log,
+                   &(struct log_read_request){
+                       .offset = offset, .bytes_max = 1 << 20, .at_least_one = true},
+                   &range) == 0);
     CHECK(log_range_read(&range, to, (size_t)range.length, range.position) == range.length);
     size_t len = (size_t)range.length;
     log_range_release(&range);

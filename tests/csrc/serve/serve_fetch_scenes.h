@@ -33,7 +33,11 @@ static inline struct fetched row_of(struct held_topic *t, int32_t partition, int
                                  .start = log_start_offset(log), .records = to);
     while (offset < next) {
         struct log_range range;
-        CHECK(log_read(log, offset, LOG_BOUND_END, 1, true, &range) == 0 && range.length > 0);
+        CHECK(log_read(log,
+                       &(struct log_read_request){
+                           .offset = offset, .bytes_max = 1, .at_least_one = true},
+                       &range) == 0 &&
+              range.length > 0);
         CHECK(log_range_read(&range, to + row.len, (size_t)range.length, range.position) ==
               range.length);
         row.len += (size_t)range.length;

@@ -104,12 +104,12 @@ bool __wrap_log_range_read_cached(const struct log_range *range, uint8_t *to);
 bool __wrap_log_range_read_cached(const struct log_range *range, uint8_t *to) {
     return !disk_played.cold && __real_log_range_read_cached(range, to);
 }
-int __wrap_log_read_nowait(struct log *log, int64_t offset, enum log_bound bound,
-                           int32_t bytes_max, bool at_least_one, struct log_range *out);
-int __wrap_log_read_nowait(struct log *log, int64_t offset, enum log_bound bound,
-                           int32_t bytes_max, bool at_least_one, struct log_range *out) {
-    if (disk_played.blocked) return LOG_E_WOULD_BLOCK;
-    return log_read(log, offset, bound, bytes_max, at_least_one, out);
+int __real_log_read(struct log *log, const struct log_read_request *request, struct log_range *out);
+int __wrap_log_read(struct log *log, const struct log_read_request *request, struct log_range *out);
+int __wrap_log_read(struct log *log, const struct log_read_request *request,
+                    struct log_range *out) {
+    if (disk_played.blocked && request->nowait) return LOG_E_WOULD_BLOCK;
+    return __real_log_read(log, request, out);
 }
 
 /* Return how many rows from this one on belong to one topic. */

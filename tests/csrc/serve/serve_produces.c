@@ -25,7 +25,10 @@ int64_t __wrap_quotas_monotonic_ns(void) {
 
 static size_t read_stored(int64_t offset) {
     struct log_range range;
-    CHECK(log_read(a.logs[0], offset, LOG_BOUND_END, 1 << 16, true, &range) == 0);
+    CHECK(log_read(a.logs[0],
+                   &(struct log_read_request){
+                       .offset = offset, .bytes_max = 1 << 16, .at_least_one = true},
+                   &range) == 0);
     CHECK(log_range_read(&range, stored, (size_t)range.length, range.position) == range.length);
     size_t len = (size_t)range.length;
     log_range_release(&range);

@@ -39,7 +39,11 @@ static void open_a(void) {
 
 static struct fetched row_up_to(enum log_bound bound, int64_t offset) {
     struct log_range range;
-    CHECK(log_read(a.logs[0], offset, bound, 1 << 12, true, &range) == 0);
+    CHECK(
+        log_read(a.logs[0],
+                 &(struct log_read_request){
+                     .offset = offset, .bound = bound, .bytes_max = 1 << 12, .at_least_one = true},
+                 &range) == 0);
     const ssize_t len = range.length;
     if (len > 0)
         CHECK(log_range_read(&range, records, (size_t)len, range.position) == len);

@@ -292,7 +292,10 @@ static void abandoned_amid_a_read(void) {
     /* More than the kernel reads ahead at the first access. */
     for (int i = 0; i < 10000; i++) append(a.logs[0], -1, -1, 0);
     CHECK(log_flush(a.logs[0]) == 0);
-    CHECK(log_read(a.logs[0], 0, LOG_BOUND_END, 1 << 20, true, &range) == 0);
+    CHECK(log_read(
+              a.logs[0],
+              &(struct log_read_request){.offset = 0, .bytes_max = 1 << 20, .at_least_one = true},
+              &range) == 0);
     posix_fadvise(range.fd, 0, 0, POSIX_FADV_DONTNEED);
     bool cold = log_range_is_cold(&range);
     log_range_release(&range);
