@@ -348,13 +348,13 @@ int64_t columns_append(struct columns *c, struct columns_source *s, int32_t sour
         if (rc <= 0) {
             break;
         }
-        int32_t taken = 0, most = rows_max - done < rc ? (int32_t)(rows_max - done) : rc;
+        int32_t row_count = 0, most = rows_max - done < rc ? (int32_t)(rows_max - done) : rc;
         const struct columns_view *views = &s->views[s->view_at];
         if (LIKELY(columns_put_run(c, views, (size_t)most))) {
-            taken = most;
+            row_count = most;
         }
-        for (; taken < most; taken++) {
-            const struct columns_view *v = &views[taken];
+        for (; row_count < most; row_count++) {
+            const struct columns_view *v = &views[row_count];
             if (UNLIKELY(!columns_fit(c, v))) {
                 rc = COLUMNS_FULL;
                 break;
@@ -364,8 +364,8 @@ int64_t columns_append(struct columns *c, struct columns_source *s, int32_t sour
                 break;
             }
         }
-        columns_source_consume(s, taken);
-        done += taken;
+        columns_source_consume(s, row_count);
+        done += row_count;
     }
     assert(done <= rows_max && c->rows == rows_before + (size_t)done);
     run->count += done;

@@ -57,7 +57,7 @@ struct columns_source {
     bool in_batch, inflating;
     int32_t records_left;
     int64_t offset_delta_min; /* minimum for the next record; may exceed 32 bits by one */
-    const uint8_t *piece, *piece_end;
+    const uint8_t *chunk, *chunk_end;
     uint8_t *carry; /* buffer for a record that spans two pieces */
     size_t carry_len, carry_room;
 

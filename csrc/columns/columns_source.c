@@ -162,8 +162,8 @@ static int source_begin_batch(struct columns_source *s) {
     assert(batch_bytes(h) >= BATCH_HEADER_BYTES);
     assert(batch_bytes(h) <= (size_t)(s->end - s->p));
     s->inflating = batch_codec(h) != CODEC_NONE && h->record_count > 0;
-    s->piece = payload;
-    s->piece_end = s->inflating || h->record_count == 0 ? payload : payload + payload_len;
+    s->chunk = payload;
+    s->chunk_end = s->inflating || h->record_count == 0 ? payload : payload + payload_len;
     if (s->inflating) {
         if (s->inflater == NULL) {
             return COLUMNS_NEEDS_INFLATER;
@@ -216,18 +216,18 @@ static int source_next_batch(struct columns_source *s) {
 /* Gets the next piece of decompressed bytes. Returns 1, 0 at the end of the batch, or a
  * batch_error. */
 static int source_next_chunk(struct columns_source *s) {
-    assert(s->in_batch && s->piece == s->piece_end); /* inflater_next overwrites the piece */
+    assert(s->in_batch && s->chunk == s->chunk_end); /* inflater_next overwrites the piece */
     if (!s->inflating) {
         return 0;
     }
     size_t len;
-    int rc = inflater_next(s->inflater, &s->piece, &len);
+    int rc = inflater_next(s->inflater, &s->chunk, &len);
     if (rc <= 0) {
         s->inflating = false;
-        s->piece = s->piece_end;
+        s->chunk = s->chunk_end;
         return rc < 0 ? batch_inflate_error(rc) : 0;
     }
-    s->piece_end = s->piece + len;
+    s->chunk_end = s->chunk + len;
     return 1;
 }
 
@@ -235,7 +235,7 @@ static int source_next_chunk(struct columns_source *s) {
 static int source_end_batch(struct columns_source *s) {
     int64_t last_offset = batch_last_offset(&s->header);
     assert(s->records_left == 0);
-    if (s->piece < s->piece_end) {
+    if (s->chunk < s->chunk_end) {
         return BATCH_E_COUNT;
     }
     int rc = source_next_chunk(s);
@@ -328,7 +328,7 @@ static inline int source_record(struct columns_source *s, const uint8_t *p, cons
 }
 
 static int carry_append(struct columns_source *s, size_t n) {
-    assert(n <= (size_t)(s->piece_end - s->piece) && s->carry_len <= s->carry_room);
+    assert(n <= (size_t)(s->chunk_end - s->chunk) && s->carry_len <= s->carry_room);
     if (s->carry_room - s->carry_len < n) {
         size_t room = s->carry_room * 2 > s->carry_len + n ? s->carry_room * 2 : s->carry_len + n;
         room = room < SOURCE_CARRY_BYTES_MIN ? (size_t)SOURCE_CARRY_BYTES_MIN : room;
@@ -339,9 +339,9 @@ static int carry_append(struct columns_source *s, size_t n) {
         s->carry = grown;
         s->carry_room = room;
     }
-    memcpy(s->carry + s->carry_len, s->piece, n);
+    memcpy(s->carry + s->carry_len, s->chunk, n);
     s->carry_len += n;
-    s->piece += n;
+    s->chunk += n;
     assert(s->carry_len <= s->carry_room);
     return 0;
 }
@@ -349,13 +349,13 @@ static int carry_append(struct columns_source *s, size_t n) {
 /* Fills the carry up to `bytes`, from as many pieces as needed. */
 static int carry_fill(struct columns_source *s, size_t bytes) {
     while (s->carry_len < bytes) {
-        if (s->piece == s->piece_end) {
+        if (s->chunk == s->chunk_end) {
             int rc = source_next_chunk(s);
             if (rc <= 0) {
                 return rc < 0 ? rc : BATCH_E_RECORD;
             }
         }
-        size_t left = (size_t)(s->piece_end - s->piece), wanted = bytes - s->carry_len;
+        size_t left = (size_t)(s->chunk_end - s->chunk), wanted = bytes - s->carry_len;
         int rc = carry_append(s, left < wanted ? left : wanted);
         if (rc < 0) {
             return rc;
@@ -389,7 +389,7 @@ static int source_straddling(struct columns_source *s, struct columns_view *v) {
 /* Adds views of records that are completely in the piece. Returns the number of views including
  * the `n` that existed; errors are in s->error. Stops at a record that spans pieces. */
 static int source_run(struct columns_source *s, int n, bool *straddles) {
-    const uint8_t *p = s->piece, *end = s->piece_end;
+    const uint8_t *p = s->chunk, *end = s->chunk_end;
     const int64_t next_offset = s->next_offset;
     *straddles = false;
     while (n < COLUMNS_VIEWS_MAX && s->records_left > 0 && p < end) {
@@ -412,8 +412,8 @@ static int source_run(struct columns_source *s, int n, bool *straddles) {
         s->records_left--;
         p = at + body;
     }
-    assert(p >= s->piece && p <= end && s->records_left >= 0);
-    s->piece = p;
+    assert(p >= s->chunk && p <= end && s->records_left >= 0);
+    s->chunk = p;
     return n;
 }
 

@@ -249,7 +249,7 @@ static bool add_rebased(struct clean_buffer *b, const struct clean_record *r, in
 }
 
 /* Result of one pass over a batch's records: what stays, and whether this includes a tombstone. */
-struct clean_look {
+struct clean_counts {
     int32_t read, kept;
     int64_t max_timestamp;
     bool tombstones;
@@ -267,18 +267,18 @@ static bool record_stays(const struct clean_batch_rules *rules, const struct bat
 /* `rebase`: the copies have timestamps relative to `base_timestamp`. */
 static int keep_records(const struct clean_batch_rules *rules, const struct batch_header *h,
                         const uint8_t *at, const uint8_t *end, bool rebase, int64_t base_timestamp,
-                        struct clean_work *w, struct clean_look *look) {
+                        struct clean_work *w, struct clean_counts *counts) {
     struct clean_record r;
     int result;
     w->kept.len = 0;
-    *look = (struct clean_look){.max_timestamp = -1};
+    *counts = (struct clean_counts){.max_timestamp = -1};
     while ((result = next_record(&at, end, &r)) == 1) {
-        look->read++;
+        counts->read++;
         if (!record_stays(rules, h, &r)) continue;
         int64_t timestamp = h->base_timestamp + r.timestamp_delta;
-        look->kept++;
-        look->tombstones |= r.tombstone;
-        if (timestamp > look->max_timestamp) look->max_timestamp = timestamp;
+        counts->kept++;
+        counts->tombstones |= r.tombstone;
+        if (timestamp > counts->max_timestamp) counts->max_timestamp = timestamp;
         bool added = rebase ? add_rebased(&w->kept, &r, timestamp - base_timestamp)
                             : add_bytes(&w->kept, r.begin, (size_t)(r.end - r.begin));
         if (!added) return BATCH_E_MEMORY;
@@ -288,32 +288,32 @@ static int keep_records(const struct clean_batch_rules *rules, const struct batc
 
 static int keep_batch(const struct clean_batch_rules *rules, const uint8_t *p,
                       const struct batch_header *h, const struct clean_batch_facts *facts,
-                      struct clean_work *w, struct clean_kept *out) {
+                      struct clean_work *w, struct clean_result *out) {
     const uint8_t *at, *end;
-    struct clean_look look;
+    struct clean_counts counts;
     int result = open_records(p, h, rules->inflated_bytes_max, w, &at, &end);
-    if (result == 0) result = keep_records(rules, h, at, end, false, 0, w, &look);
+    if (result == 0) result = keep_records(rules, h, at, end, false, 0, w, &counts);
     if (result < 0) return result;
-    out->read = look.read;
-    out->kept = look.kept;
+    out->read = counts.read;
+    out->kept = counts.kept;
     bool marker = (h->attributes & BATCH_CONTROL) != 0;
-    bool ages = !has_horizon(h) && (marker ? facts->empty_marker : look.tombstones);
-    if (look.kept == 0) {
+    bool ages = !has_horizon(h) && (marker ? facts->empty_marker : counts.tombstones);
+    if (counts.kept == 0) {
         if (!facts->stays) return 0;
-        if (look.read == 0) {
-            *out = (struct clean_kept){p, batch_bytes(h), 0, 0};
+        if (counts.read == 0) {
+            *out = (struct clean_result){p, batch_bytes(h), 0, 0};
             return 0;
         }
         result = clean_empty(p, h, w);
-    } else if (look.kept == look.read && !ages) {
+    } else if (counts.kept == counts.read && !ages) {
         out->bytes = p;
         out->len = batch_bytes(h);
         return 0;
     } else {
-        struct clean_header c = {h->base_timestamp, look.max_timestamp, look.kept, ages};
+        struct clean_header c = {h->base_timestamp, counts.max_timestamp, counts.kept, ages};
         if (ages) {
             c.base_timestamp = rules->now_ms + rules->delete_retention_ms;
-            result = keep_records(rules, h, at, end, true, c.base_timestamp, w, &look);
+            result = keep_records(rules, h, at, end, true, c.base_timestamp, w, &counts);
         }
         if (result == 0) result = make_batch(p, h, &c, w);
     }
@@ -324,16 +324,16 @@ static int keep_batch(const struct clean_batch_rules *rules, const uint8_t *p,
 
 int clean_batch(const struct clean_batch_rules *rules, const uint8_t *p,
                 const struct batch_header *h, const struct clean_batch_facts *facts,
-                struct clean_work *w, struct clean_kept *out) {
+                struct clean_work *w, struct clean_result *out) {
     free(w->made);
     w->made = NULL;
-    *out = (struct clean_kept){NULL, 0, h->record_count < 0 ? 0 : h->record_count, 0};
+    *out = (struct clean_result){NULL, 0, h->record_count < 0 ? 0 : h->record_count, 0};
     bool marker = (h->attributes & BATCH_CONTROL) != 0;
     bool over = has_horizon(h) && rules->now_ms >= h->base_timestamp;
     if (facts->aborted || (marker && facts->empty_marker && over)) {
         if (!facts->stays) return 0;
         if (h->record_count == 0) {
-            *out = (struct clean_kept){p, batch_bytes(h), 0, 0};
+            *out = (struct clean_result){p, batch_bytes(h), 0, 0};
             return 0;
         }
         int result = clean_empty(p, h, w);

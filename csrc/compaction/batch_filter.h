@@ -62,7 +62,7 @@ struct clean_batch_facts {
     bool stays; /* even if empty: its producer's or its segment's last, or next to damage */
 };
 
-struct clean_kept {
+struct clean_result {
     const uint8_t *bytes; /* the batch's own, or work->made; NULL if nothing is left */
     size_t len;
     int32_t read, kept; /* records */
@@ -77,6 +77,6 @@ int clean_empty(const uint8_t *p, const struct batch_header *h, struct clean_wor
 /* Returns 0 and *out, or a batch_error. */
 int clean_batch(const struct clean_batch_rules *rules, const uint8_t *p,
                 const struct batch_header *h, const struct clean_batch_facts *facts,
-                struct clean_work *w, struct clean_kept *out);
+                struct clean_work *w, struct clean_result *out);
 
 #endif

@@ -78,7 +78,8 @@ void offset_map_clear(struct offset_map *m) {
     memset(m->slots, 0xff, (size_t)m->capacity * KEYMAP_SLOT_BYTES);
 }
 
-static struct offset_map_slot *place_of(const struct offset_map *m, struct offset_map_hash key) {
+static struct offset_map_slot *offset_map_slot_of(const struct offset_map *m,
+                                                  struct offset_map_hash key) {
     uint64_t at = (uint64_t)(((unsigned __int128)key.high * m->capacity) >> 64);
     for (;;) {
         struct offset_map_slot *slot = &m->slots[at];
@@ -92,7 +93,7 @@ bool offset_map_put(struct offset_map *m, const uint8_t *key, size_t len, int64_
     assert(offset >= 0); /* -1 marks a free slot. */
     assert(m->count <= m->count_max);
     struct offset_map_hash hash = offset_map_hash_of(m->seed, key, len);
-    struct offset_map_slot *slot = place_of(m, hash);
+    struct offset_map_slot *slot = offset_map_slot_of(m, hash);
     if (slot->offset < 0) {
         if (m->count == m->count_max) return false;
         m->count++;
@@ -103,5 +104,5 @@ bool offset_map_put(struct offset_map *m, const uint8_t *key, size_t len, int64_
 }
 
 int64_t offset_map_get(const struct offset_map *m, const uint8_t *key, size_t len) {
-    return place_of(m, offset_map_hash_of(m->seed, key, len))->offset;
+    return offset_map_slot_of(m, offset_map_hash_of(m->seed, key, len))->offset;
 }

@@ -51,8 +51,8 @@ static uint32_t cleanable_count(const struct log *log, const struct log_clean_ru
     return count;
 }
 
-void log_clean_look(struct log *log, const struct log_clean_rules *rules,
-                    struct log_clean_look *out) {
+void log_clean_estimate(struct log *log, const struct log_clean_rules *rules,
+                    struct log_clean_estimate *out) {
     memset(out, 0, sizeof *out);
     log_view_lock(log);
     int64_t start = atomic_load(&log->ends.start_offset);
@@ -161,8 +161,8 @@ int log_clean_begin(struct log *log, struct offset_map *map, const struct log_cl
     }
     while (c->at < c->clean_count && c->sources[c->at + 1]->base_offset <= c->rules.first_dirty)
         c->at++;
-    c->figures.end_offset = c->sources[c->clean_count]->base_offset;
-    c->figures.segments_before = c->clean_count;
+    c->stats.end_offset = c->sources[c->clean_count]->base_offset;
+    c->stats.segments_before = c->clean_count;
     *out = c;
     return 0;
 }
@@ -184,8 +184,8 @@ void log_clean_end(struct log_clean *c) {
     free(c);
 }
 
-void log_clean_figures(const struct log_clean *c, struct log_clean_figures *out) {
-    *out = c->figures;
+void log_clean_stats(const struct log_clean *c, struct log_clean_stats *out) {
+    *out = c->stats;
 }
 
 /* ---- transactions ---- */
@@ -292,11 +292,11 @@ static int step_map(struct log_clean *c, int64_t *bytes_left) {
                  * would stop every pass. */
                 clean_source_close(c, s);
                 if (h.base_offset <= c->rules.first_dirty) return LOG_E_MEMORY;
-                c->figures.end_offset = h.base_offset;
+                c->stats.end_offset = h.base_offset;
                 return 0;
             }
             c->position += bytes;
-            c->figures.bytes_mapped += bytes;
+            c->stats.bytes_mapped += bytes;
             if ((*bytes_left -= bytes) < 0) return 1;
         }
         if (result < 0) return result;
@@ -341,18 +341,18 @@ static void took_room(struct log_clean *c, size_t len) {
     assert(c->output.len + len <= c->output.room);
     c->output.len += len;
     atomic_fetch_add(&c->output.segment->bytes, (int64_t)len);
-    c->figures.bytes_written += (int64_t)len;
+    c->stats.bytes_written += (int64_t)len;
 }
 
-static int write_batch(struct log_clean *c, const struct clean_kept *kept) {
+static int write_batch(struct log_clean *c, const struct clean_result *retained) {
     struct clean_output *o = &c->output;
     struct batch_header h;
-    int result = make_room(c, kept->len);
+    int result = make_room(c, retained->len);
     if (result != 0) return result;
-    memcpy(o->bytes + o->len, kept->bytes, kept->len);
-    batch_parse(kept->bytes, kept->len, &h);
+    memcpy(o->bytes + o->len, retained->bytes, retained->len);
+    batch_parse(retained->bytes, retained->len, &h);
     segment_index_batch(o->segment, &h, atomic_load(&o->segment->bytes));
-    took_room(c, kept->len);
+    took_room(c, retained->len);
     return 0;
 }
 
@@ -363,8 +363,8 @@ static int write_damage(struct log_clean *c, struct segment *s) {
     if (c->dropped) {
         batch_parse(c->dropped_header, sizeof c->dropped_header, &h);
         if (clean_empty(c->dropped_header, &h, &c->work) != 0) return LOG_E_MEMORY;
-        struct clean_kept kept = {.bytes = c->work.made, .len = c->work.made_len};
-        int result = write_batch(c, &kept);
+        struct clean_result retained = {.bytes = c->work.made, .len = c->work.made_len};
+        int result = write_batch(c, &retained);
         if (result != 0) return result;
         c->dropped = false;
     }
@@ -378,7 +378,7 @@ static int write_damage(struct log_clean *c, struct segment *s) {
         at += (int64_t)len;
     }
     assert(c->damaged > 0);
-    c->figures.bytes_damaged += c->damaged;
+    c->stats.bytes_damaged += c->damaged;
     c->beside_damage = true;
     /* The damage was already reported at its old position. */
     lock_acquire(&o->segment->index_lock);
@@ -397,7 +397,7 @@ static bool is_last_of_group(const struct log_clean *c, const struct batch_heade
 }
 
 static int judge_batch(struct log_clean *c, const uint8_t *p, const struct batch_header *h) {
-    struct clean_kept kept;
+    struct clean_result retained;
     struct clean_batch_rules rules = {c->map, c->rules.now_ms, c->rules.delete_retention_ms,
                                       (uint64_t)c->rules.inflated_bytes_max};
     if (h->attributes & BATCH_TRANSACTIONAL && !c->followed) {
@@ -411,23 +411,23 @@ static int judge_batch(struct log_clean *c, const uint8_t *p, const struct batch
                                           (h->attributes & BATCH_CONTROL) != 0 && ended == 0,
                                       .stays = c->beside_damage || is_last_of_producer(c, h) ||
                                                is_last_of_group(c, h)};
-    int result = clean_batch(&rules, p, h, &facts, &c->work, &kept);
+    int result = clean_batch(&rules, p, h, &facts, &c->work, &retained);
     /* Too large: the remaining records take more space than the whole original batch. */
     if (result == BATCH_E_TOO_LARGE || (result < 0 && cannot_be_opened(c, h, result)))
-        kept = (struct clean_kept){p, batch_bytes(h), 0, 0};
+        retained = (struct clean_result){p, batch_bytes(h), 0, 0};
     else if (result < 0)
         return batch_failure(result);
     c->beside_damage = false;
-    c->dropped = kept.bytes == NULL;
+    c->dropped = retained.bytes == NULL;
     if (c->dropped) memcpy(c->dropped_header, p, sizeof c->dropped_header);
-    c->figures.batches_read++;
-    assert(kept.kept <= kept.read);
-    c->figures.records_read += kept.read;
-    c->figures.records_kept += kept.kept;
-    if (kept.bytes != p) c->output.changed = true;
-    if (kept.bytes == NULL) return 0;
-    c->figures.batches_kept++;
-    return write_batch(c, &kept);
+    c->stats.batches_read++;
+    assert(retained.kept <= retained.read);
+    c->stats.records_read += retained.read;
+    c->stats.records_kept += retained.kept;
+    if (retained.bytes != p) c->output.changed = true;
+    if (retained.bytes == NULL) return 0;
+    c->stats.batches_kept++;
+    return write_batch(c, &retained);
 }
 
 /* Returns the end of the group: adjacent segments from `at` on that fit one segment with their
@@ -435,7 +435,7 @@ static int judge_batch(struct log_clean *c, const uint8_t *p, const struct batch
 static uint32_t group_end(const struct log_clean *c) {
     uint32_t end = c->at;
     int64_t bytes = 0, base = c->sources[c->at]->base_offset;
-    while (end < c->clean_count && c->sources[end]->base_offset < c->figures.end_offset) {
+    while (end < c->clean_count && c->sources[end]->base_offset < c->stats.end_offset) {
         bytes += atomic_load(&c->sources[end]->bytes);
         if (end > c->at &&
             (bytes > c->rules.segment_bytes || c->sources[end + 1]->base_offset - base > INT32_MAX))
@@ -467,7 +467,7 @@ static int copy_transactions(struct clean_transactions *to, const struct clean_t
 static int restart_group(struct log_clean *c) {
     clean_output_discard(c);
     c->at = c->group;
-    c->figures = c->figures_before;
+    c->stats = c->stats_before;
     c->beside_damage = c->beside_before;
     return copy_transactions(&c->open, &c->open_before);
 }
@@ -479,7 +479,7 @@ static int begin_group(struct log_clean *c) {
     assert(c->output.len == 0);
     c->group = c->at;
     c->group_end = group_end(c);
-    c->figures_before = c->figures;
+    c->stats_before = c->stats;
     c->beside_before = c->beside_damage;
     c->dropped = false;
     o->written = 0;
@@ -523,7 +523,7 @@ static int end_group(struct log_clean *c) {
     o->fd = -1;
     /* Before removing records, flush the data that makes the removal correct: newer records,
      * abort markers and the producers' new last batches must survive a power loss. */
-    int64_t needed = c->decided > c->figures.end_offset ? c->decided : c->figures.end_offset;
+    int64_t needed = c->decided > c->stats.end_offset ? c->decided : c->stats.end_offset;
     if (changed && log_flushed_offset(c->log) < needed && (result = log_flush(c->log)) != 0)
         return result;
     if (changed) {
@@ -532,14 +532,14 @@ static int end_group(struct log_clean *c) {
         result = log_swap(c->log, c->sources + c->group, c->group_end - c->group, o->segment,
                           c->truncations);
         if (result == 0 && atomic_load(&o->segment->bytes) > 0) {
-            c->figures.segments_after++;
+            c->stats.segments_after++;
             o->segment = NULL; /* now owned by the log */
             if (atomic_load(&fresh->damaged)) map_damage(fresh);
         }
         segment_release(fresh);
         if (result != 0) return result;
     } else {
-        c->figures.segments_after++;
+        c->stats.segments_after++;
     }
     clean_output_discard(c);
     return 0;
@@ -561,7 +561,7 @@ void clean_output_discard(struct log_clean *c) {
 }
 
 static int step_write(struct log_clean *c, int64_t *bytes_left) {
-    while (c->at < c->clean_count && c->sources[c->at]->base_offset < c->figures.end_offset) {
+    while (c->at < c->clean_count && c->sources[c->at]->base_offset < c->stats.end_offset) {
         const uint8_t *p;
         struct batch_header h;
         int result = c->output.segment == NULL ? begin_group(c) : 0;
@@ -575,7 +575,7 @@ static int step_write(struct log_clean *c, int64_t *bytes_left) {
                 return (result = restart_group(c)) != 0 ? result : 1;
             if ((result = good ? judge_batch(c, p, &h) : write_damage(c, s)) != 0) return result;
             c->position += bytes;
-            c->figures.bytes_read += bytes;
+            c->stats.bytes_read += bytes;
             if ((*bytes_left -= bytes) < 0) return 1;
         }
         if (result < 0) return result;

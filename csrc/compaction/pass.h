@@ -30,14 +30,14 @@ struct log_clean_rules {
 
 /* What a pass would find: whole segments below and from `first_dirty`, up to the first that must
  * not be cleaned. */
-struct log_clean_look {
+struct log_clean_estimate {
     int64_t clean_bytes, dirty_bytes, first_dirty, cleanable_end;
     int64_t first_dirty_timestamp; /* of the first dirty segment's first batch; -1: nothing dirty */
 };
-void log_clean_look(struct log *log, const struct log_clean_rules *rules,
-                    struct log_clean_look *out);
+void log_clean_estimate(struct log *log, const struct log_clean_rules *rules,
+                    struct log_clean_estimate *out);
 
-struct log_clean_figures {
+struct log_clean_stats {
     int64_t end_offset; /* clean up to here */
     int64_t bytes_mapped, bytes_read, bytes_written, batches_read, batches_kept, records_read,
         records_kept, bytes_damaged;
@@ -52,7 +52,7 @@ int log_clean_begin(struct log *log, struct offset_map *map, const struct log_cl
 /* Reads about `bytes_max` more. Returns 1 (there is more), 0 (the pass is done) or a log_error.
  * LOG_E_WOULD_BLOCK: unexpected segments, or the log is being closed. */
 int log_clean_step(struct log_clean *c, int64_t bytes_max);
-void log_clean_figures(const struct log_clean *c, struct log_clean_figures *out);
+void log_clean_stats(const struct log_clean *c, struct log_clean_stats *out);
 void log_clean_end(struct log_clean *c);
 
 #endif

@@ -31,7 +31,7 @@ struct log_clean {
     struct log *log;
     struct offset_map *map;
     struct log_clean_rules rules;
-    struct log_clean_figures figures;
+    struct log_clean_stats stats;
     struct segment **sources; /* all segments at the start of the pass, retained */
     uint32_t source_count, clean_count;
     uint32_t at; /* of the current source */
@@ -46,7 +46,7 @@ struct log_clean {
     bool beside_damage, beside_before; /* the next batch stays; its value at the group's start */
     bool dropped;                      /* the previous batch, with this header, lost all records */
     uint8_t dropped_header[BATCH_HEADER_BYTES];
-    struct log_clean_figures figures_before; /* this and the next: when the group began */
+    struct log_clean_stats stats_before; /* this and the next: when the group began */
     struct clean_transactions open_before;
     struct clean_last *last;
     uint32_t last_count;

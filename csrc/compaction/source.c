@@ -35,14 +35,14 @@ static int read_window(struct log_clean *c, struct segment *s, size_t wanted) {
 /* Measures the invalid bytes at `position`. `h`: the header of a whole batch with a wrong CRC,
  * or NULL. */
 static int measure_damage(struct log_clean *c, struct segment *s, const struct batch_header *h) {
-    struct corrupt_range hole;
-    int result = segment_find_corrupt_range(s, c->position, false, &hole);
+    struct corrupt_range corrupt;
+    int result = segment_find_corrupt_range(s, c->position, false, &corrupt);
     if (result < 0) return result;
-    if (result == 1 && hole.position <= c->position && c->position < hole.end) {
+    if (result == 1 && corrupt.position <= c->position && c->position < corrupt.end) {
         /* The segment was truncated during the pass. */
-        if (hole.end > atomic_load(&s->bytes)) return LOG_E_WOULD_BLOCK;
-        c->damaged = hole.end - c->position;
-        if (hole.next_offset >= 0) c->next_offset = hole.next_offset;
+        if (corrupt.end > atomic_load(&s->bytes)) return LOG_E_WOULD_BLOCK;
+        c->damaged = corrupt.end - c->position;
+        if (corrupt.next_offset >= 0) c->next_offset = corrupt.next_offset;
     } else if (h != NULL) {
         segment_report_batch(s, h, c->position, LOG_WHY_CRC);
         c->damaged = (int64_t)batch_bytes(h);
@@ -54,19 +54,19 @@ static int measure_damage(struct log_clean *c, struct segment *s, const struct b
 
 /* Offsets fall: an earlier batch has a wrong offset but was accepted. If this search finds it,
  * the next pass knows the hole from the start. */
-static int look_back(struct segment *s, int64_t position) {
-    struct corrupt_range hole;
-    bool known = atomic_load(&s->holes) != NULL;
-    int result = segment_find_corrupt_range(s, position, false, &hole);
+static int report_step_back(struct segment *s, int64_t position) {
+    struct corrupt_range corrupt;
+    bool known = atomic_load(&s->corrupt_ranges) != NULL;
+    int result = segment_find_corrupt_range(s, position, false, &corrupt);
     return result < 0 ? result : result == 1 && !known ? LOG_E_WOULD_BLOCK : LOG_E_CORRUPT;
 }
 
 int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
                       struct batch_header *h) {
-    struct corrupt_range hole;
+    struct corrupt_range corrupt;
     assert(c->pinned);
     if (c->position >= atomic_load(&s->bytes)) return CLEAN_NEXT_END;
-    if (segment_next_corrupt_range(s, c->position, &hole) && hole.position <= c->position)
+    if (segment_next_corrupt_range(s, c->position, &corrupt) && corrupt.position <= c->position)
         return measure_damage(c, s, NULL);
     for (size_t wanted = BATCH_HEADER_BYTES;;) {
         int64_t within = c->position - c->window.position;
@@ -88,7 +88,7 @@ int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
     if (!segment_batch_fits(s->base_offset, h, s->base_offset) ||
         batch_last_offset(h) >= c->sources[c->at + 1]->base_offset)
         return measure_damage(c, s, NULL);
-    if (h->base_offset < c->next_offset) return look_back(s, c->position);
+    if (h->base_offset < c->next_offset) return report_step_back(s, c->position);
     c->next_offset = batch_last_offset(h) + 1;
     return CLEAN_NEXT_BATCH;
 }

@@ -313,9 +313,9 @@ static inline uint32_t short_varint(const uint8_t **p) {
 
 /* Returns true if the body [q, end) is a usual record and its offset delta is `count`. Reads at
  * most RECORDS_RUN_SLACK bytes beyond q unchecked, and three beyond a key, never past
- * `piece_end`. The last line verifies that they are in the body: every length must have been
+ * `chunk_end`. The last line verifies that they are in the body: every length must have been
  * right. */
-static inline bool usual_body(const uint8_t *q, const uint8_t *end, const uint8_t *piece_end,
+static inline bool usual_body(const uint8_t *q, const uint8_t *end, const uint8_t *chunk_end,
                               uint32_t count, bool key_required, uint32_t *timestamp_bits) {
     q += 1;
     *timestamp_bits = short_varint(&q);
@@ -329,7 +329,7 @@ static inline bool usual_body(const uint8_t *q, const uint8_t *end, const uint8_
             return false;
         }
     } else {
-        if (UNLIKELY((key_bits & 1) != 0 || (ptrdiff_t)(key_bits >> 1) > piece_end - q - 3)) {
+        if (UNLIKELY((key_bits & 1) != 0 || (ptrdiff_t)(key_bits >> 1) > chunk_end - q - 3)) {
             return false;
         }
         q += key_bits >> 1;

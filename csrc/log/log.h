@@ -220,10 +220,10 @@ bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
  * nothing if the producer is unknown. */
 void log_verify_producer(struct log *log, int64_t producer_id, int16_t epoch, uint64_t holder);
 /* Appends as a follower or loader: one or several batches that already have offsets and epochs,
- * stored unchanged. Ignores a truncated last batch, because leaders send byte ranges. *taken is
- * the number of bytes appended, also with an error. */
+ * stored unchanged. Ignores a truncated last batch, because leaders send byte ranges.
+ * *appended_bytes is also set with an error. */
 int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms,
-                           size_t *taken);
+                           size_t *appended_bytes);
 
 /* Appends invalid bytes unchanged, as a copy of another log has them. The log then ends at
  * `end`. */

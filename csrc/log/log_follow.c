@@ -132,7 +132,7 @@ static int log_follow_check(const struct log *log, const uint8_t *batch,
 }
 
 int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms,
-                           size_t *taken) {
+                           size_t *appended_bytes) {
     struct batch_header h;
     size_t at = 0;
     log_append_lock(log);
@@ -155,7 +155,7 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
         if ((more = log_follow_peek(batches + at, len - at, &h)) < 0) result = more;
     }
     assert(at <= len);
-    *taken = at;
+    *appended_bytes = at;
     if (before && at == 0 && log->view.segment_count == 0) log_begin_at(log, end);
     if (before) log_restore_ends(log, start, high);
     log_append_unlock(log);

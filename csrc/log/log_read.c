@@ -164,11 +164,11 @@ static int log_read_range(const struct log_read_plan *plan, const struct log_rea
     if (plan->position >= 0 && plan->more && limit - position <= bytes_max &&
         (result = segment_check_batch_at(s, position, plan->bytes, nowait)) != 0)
         return result;
-    struct corrupt_range hole;
-    if (segment_next_corrupt_range(s, position, &hole) && hole.position < limit) {
-        if (hole.position <= position) return LOG_E_CORRUPT;
-        limit = hole.position;
-        out->next_offset = hole.offset;
+    struct corrupt_range corrupt;
+    if (segment_next_corrupt_range(s, position, &corrupt) && corrupt.position < limit) {
+        if (corrupt.position <= position) return LOG_E_CORRUPT;
+        limit = corrupt.position;
+        out->next_offset = corrupt.offset;
     }
     if (limit - position > bytes_max) {
         int64_t border;
@@ -267,7 +267,7 @@ int log_read(struct log *log, const struct log_read_request *request, struct log
  * `upper`. */
 static int log_find_damage(struct segment *s, int64_t offset, int64_t upper,
                            struct log_range *out) {
-    struct corrupt_range hole;
+    struct corrupt_range corrupt;
     struct segment_scan scan;
     struct batch_header h;
     int64_t position = -1, bytes = atomic_load(&s->bytes);
@@ -276,12 +276,12 @@ static int log_find_damage(struct segment *s, int64_t offset, int64_t upper,
     /* After a hole, the scan stops at the hole's end. */
     int64_t within = result == 1 ? position : position - 1;
     if (position < 0 || within < 0) return LOG_E_RANGE;
-    if ((result = segment_find_corrupt_range(s, within, false, &hole)) < 0) return result;
+    if ((result = segment_find_corrupt_range(s, within, false, &corrupt)) < 0) return result;
     if (result == 1) {
-        out->position = hole.position;
-        out->first_offset = hole.offset;
-        out->next_offset = hole.next_offset < 0 ? upper : hole.next_offset;
-        out->length = (int32_t)(hole.end - hole.position);
+        out->position = corrupt.position;
+        out->first_offset = corrupt.offset;
+        out->next_offset = corrupt.next_offset < 0 ? upper : corrupt.next_offset;
+        out->length = (int32_t)(corrupt.end - corrupt.position);
         return 0;
     }
     segment_scan_begin(&scan, s, position, bytes, false);

@@ -118,20 +118,20 @@ static void log_replay_resolve_doubt(struct log_replay_run *w) {
  * continues after it. */
 static int log_replay_damage(struct log_replay_run *w, struct log_replay *walk,
                              const struct batch_header *h, bool fits) {
-    struct corrupt_range hole;
+    struct corrupt_range corrupt;
     struct segment *s = w->scan.segment;
     /* A crash cannot cause damage below the recovery point: keep what follows. */
     if (walk->trusted || w->next >= walk->keep_below) return LOG_E_CORRUPT;
-    int found = segment_find_corrupt_range(s, w->scan.position, false, &hole);
+    int found = segment_find_corrupt_range(s, w->scan.position, false, &corrupt);
     if (found < 0) return found;
-    if (found == 1 && hole.position < walk->position) return LOG_E_CORRUPT;
+    if (found == 1 && corrupt.position < walk->position) return LOG_E_CORRUPT;
     /* Holes are found from headers: a batch whose header fits is in a hole only if the hole
      * surrounds it. */
-    if (found == 1 && !(fits && hole.end <= w->scan.position)) {
+    if (found == 1 && !(fits && corrupt.end <= w->scan.position)) {
         if (w->next >= walk->check_from) log_replay_note_doubt(w, h, false);
-        w->scan.position = hole.end;
-        walk->ends_corrupt = hole.next_offset < 0;
-        if (hole.next_offset >= 0) w->next = hole.next_offset;
+        w->scan.position = corrupt.end;
+        walk->ends_corrupt = corrupt.next_offset < 0;
+        if (corrupt.next_offset >= 0) w->next = corrupt.next_offset;
         return 1;
     }
     if (!fits) return LOG_E_CORRUPT;
@@ -169,11 +169,11 @@ static int log_replay_apply(struct log_replay_run *w, const struct log_replay *w
 static bool log_replay_offset_is_wrong(const struct log_replay_run *w,
                                        const struct log_replay *walk,
                                        const struct batch_header *h) {
-    struct corrupt_range hole;
+    struct corrupt_range corrupt;
     return !walk->trusted && w->next < walk->keep_below &&
            batch_last_offset(h) >= walk->keep_below &&
-           segment_find_corrupt_range(w->scan.segment, w->scan.position, false, &hole) == 1 &&
-           hole.position <= w->scan.position && w->scan.position < hole.end;
+           segment_find_corrupt_range(w->scan.segment, w->scan.position, false, &corrupt) == 1 &&
+           corrupt.position <= w->scan.position && w->scan.position < corrupt.end;
 }
 
 /* Returns 1 (the walk continues after a batch), 0 (the end) or why the walk ends earlier. */
@@ -211,12 +211,12 @@ int log_replay_segment(struct log *log, struct segment *s, struct log_replay *wa
     log_replay_use_window(walk, &w.scan, &w.window);
     w.scan.strict = true;
     _Atomic uint64_t *counted = walk->trusted ? &dir->trusted_bytes : &dir->recovered_bytes;
-    int64_t told = w.scan.position;
+    int64_t reported = w.scan.position;
     walk->ends_corrupt = false;
     while ((result = log_replay_batch(&w, walk, now_ms)) == 1) {
-        if (w.scan.position - told < LOG_REPLAY_REPORT_BYTES) continue;
-        meter_add_shared(counted, (uint64_t)(w.scan.position - told));
-        told = w.scan.position;
+        if (w.scan.position - reported < LOG_REPLAY_REPORT_BYTES) continue;
+        meter_add_shared(counted, (uint64_t)(w.scan.position - reported));
+        reported = w.scan.position;
     }
     /* No valid batch follows: treat it as any other torn tail. */
     if (walk->tail && w.doubt_position >= 0 && (result == 0 || result == LOG_E_CORRUPT)) {
@@ -227,7 +227,8 @@ int log_replay_segment(struct log *log, struct segment *s, struct log_replay *wa
     } else if (result == 0) {
         log_replay_resolve_doubt(&w);
     }
-    meter_add_shared(counted, w.scan.position > told ? (uint64_t)(w.scan.position - told) : 0);
+    if (w.scan.position > reported)
+        meter_add_shared(counted, (uint64_t)(w.scan.position - reported));
     free(w.buffer.bytes);
     free(w.window.bytes);
     assert(w.scan.position <= w.scan.end);

@@ -126,7 +126,7 @@ int log_update_producer_at(struct log *log, struct segment *s, const struct batc
 
 /* ---- queries ---- */
 
-static int aborted_look(struct log *log, struct txn_index_query *q) {
+static int log_query_aborted(struct log *log, struct txn_index_query *q) {
     struct log_lookup l;
     int result = log_lookup_begin(log, &l);
     if (result != 0) return result;
@@ -146,7 +146,7 @@ int log_aborted_between(struct log *log, int64_t offset, int64_t upper, int64_t 
     for (int i = 0; i < LOG_ABORTED_ATTEMPTS && result == -ENOENT; i++) {
         q = (struct txn_index_query){
             .offset = offset, .upper = upper, .keep_below = keep_below, .count_max = count_max};
-        result = aborted_look(log, &q);
+        result = log_query_aborted(log, &q);
         if (result == 0) break;
         free(q.found);
         if (result == -ENOENT && atomic_load(&log->deleted)) return LOG_E_DELETED;

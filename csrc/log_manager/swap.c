@@ -35,7 +35,7 @@
 
 /* Returns the position of the sources in the log's list if they are adjacent there, otherwise
  * -1. */
-static int32_t place_of(const struct log *log, struct segment **sources, uint32_t count)
+static int32_t index_of_sources(const struct log *log, struct segment **sources, uint32_t count)
     REQUIRES_SHARED(log->view.access) {
     for (uint32_t i = 0; i + count < log->view.segment_count; i++)
         if (log->view.segments[i] == sources[0])
@@ -52,20 +52,20 @@ static int rename_segment(struct segment *s, const char *from_extension, const c
     return log_dir_rename(s->partition->dir, from, to);
 }
 
-static void list_fresh(struct log *log, uint32_t place, uint32_t count, struct segment *fresh)
+static void list_fresh(struct log *log, uint32_t index, uint32_t count, struct segment *fresh)
     LOG_APPENDING(log) {
     log_view_change(log);
-    assert(place + count < log->view.segment_count); /* The writable one stays. */
-    assert(fresh->base_offset == log->view.segments[place]->base_offset);
+    assert(index + count < log->view.segment_count); /* The writable one stays. */
+    assert(fresh->base_offset == log->view.segments[index]->base_offset);
     int64_t bytes = atomic_load(&fresh->bytes);
     for (uint32_t i = 0; i < count; i++)
-        bytes -= atomic_load(&log->view.segments[place + i]->bytes);
-    for (uint32_t i = 0; i < count; i++) segment_release(log->view.segments[place + i]);
-    log->view.segments[place] = fresh;
-    memmove(log->view.segments + place + 1, log->view.segments + place + count,
-            (log->view.segment_count - place - count) * sizeof *log->view.segments);
+        bytes -= atomic_load(&log->view.segments[index + i]->bytes);
+    for (uint32_t i = 0; i < count; i++) segment_release(log->view.segments[index + i]);
+    log->view.segments[index] = fresh;
+    memmove(log->view.segments + index + 1, log->view.segments + index + count,
+            (log->view.segment_count - index - count) * sizeof *log->view.segments);
     log->view.segment_count -= count - 1;
-    assert(log->view.segments[place + 1]->base_offset > fresh->base_offset);
+    assert(log->view.segments[index + 1]->base_offset > fresh->base_offset);
     free(log->view.hints);
     log->view.hints = NULL;
     int64_t before = atomic_fetch_add(&log->view.size_bytes, bytes);
@@ -77,12 +77,12 @@ static void list_fresh(struct log *log, uint32_t place, uint32_t count, struct s
 static int swap_locked(struct log *log, struct segment **sources, uint32_t count,
                        struct segment *fresh) LOG_APPENDING(log) {
     int64_t delay = log->view.config.file_delete_delay_ms;
-    int32_t place = place_of(log, sources, count);
+    int32_t index = index_of_sources(log, sources, count);
     assert(count > 0);
     assert(atomic_load(&fresh->sealed));
-    if (place < 0) return LOG_E_WOULD_BLOCK;
+    if (index < 0) return LOG_E_WOULD_BLOCK;
     if (atomic_load(&fresh->bytes) == 0) {
-        log_drop_segments(log, (uint32_t)place, count, delay);
+        log_drop_segments(log, (uint32_t)index, count, delay);
         return 0;
     }
     char name[SEGMENT_PATH_BYTES];
@@ -119,7 +119,7 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
             atomic_store(&fresh->flush_done, false);
         }
     }
-    list_fresh(log, (uint32_t)place, count, fresh);
+    list_fresh(log, (uint32_t)index, count, fresh);
     log_mark(&log->flush.files_marks);
     /* The log has the new segment, whether or not its name is synced: if this fails, the
      * directory goes offline. */
@@ -154,13 +154,13 @@ static bool ends_with(const char *name, const char *end) {
 }
 
 /* A log's directory, before its files are used. */
-struct swap_place {
+struct swap_dir {
     int fd;
     const struct disk *disk;
 };
 
 /* Verifies the CRC of the batch at `position`. Returns 1, 0, or -errno. */
-static int check_batch(const struct swap_place *in, int fd, int64_t position,
+static int check_batch(const struct swap_dir *in, int fd, int64_t position,
                        const struct batch_header *h) {
     size_t len = batch_bytes(h);
     uint8_t *bytes = malloc(len);
@@ -173,7 +173,7 @@ static int check_batch(const struct swap_place *in, int fd, int64_t position,
 
 /* Returns the offset after the file's last batch, or -errno. A file with damage replaces only
  * the segment with its name (compaction/pass.h), so its offsets are ignored. */
-static int64_t next_offset_of(const struct swap_place *in, int fd, int64_t base) {
+static int64_t next_offset_of(const struct swap_dir *in, int fd, int64_t base) {
     uint8_t bytes[BATCH_HEADER_BYTES];
     struct batch_header h = {0};
     struct stat st;
@@ -195,8 +195,8 @@ static int64_t next_offset_of(const struct swap_place *in, int fd, int64_t base)
 }
 
 /* Calls `act` for each file of a segment; it may change the directory. */
-typedef int on_file(const struct swap_place *in, const char *name, int64_t base, void *context);
-static int each_file(const struct swap_place *in, on_file *act, void *context) {
+typedef int on_file(const struct swap_dir *in, const char *name, int64_t base, void *context);
+static int each_file(const struct swap_dir *in, on_file *act, void *context) {
     int copy = in->disk->openat(in->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0), result = 0;
     DIR *entries = copy < 0 ? NULL : fdopendir(copy);
     if (entries == NULL) {
@@ -217,7 +217,7 @@ static int each_file(const struct swap_place *in, on_file *act, void *context) {
     return result;
 }
 
-static int remove_file(const struct swap_place *in, const char *name) {
+static int remove_file(const struct swap_dir *in, const char *name) {
     return in->disk->unlinkat(in->fd, name, 0) == 0 || errno == ENOENT ? 0 : -errno;
 }
 
@@ -227,7 +227,7 @@ struct swap_range {
 
 /* Removes the replaced segments, and the indexes with the new segment's name, which belong to
  * the old file. */
-static int remove_replaced(const struct swap_place *in, const char *name, int64_t base,
+static int remove_replaced(const struct swap_dir *in, const char *name, int64_t base,
                            void *context) {
     const struct swap_range *range = context;
     static const char *const kinds[] = {".log", ".index", ".timeindex", ".txnindex"};
@@ -238,7 +238,7 @@ static int remove_replaced(const struct swap_place *in, const char *name, int64_
     return result;
 }
 
-static int finish_swap(const struct swap_place *in, const char *name, int64_t base, void *context) {
+static int finish_swap(const struct swap_dir *in, const char *name, int64_t base, void *context) {
     bool *any = context;
     char to[32];
     if (!ends_with(name, ".swap")) return 0;
@@ -257,7 +257,7 @@ static int finish_swap(const struct swap_place *in, const char *name, int64_t ba
 }
 
 int log_swap_finish(int fd, const struct disk *disk) {
-    struct swap_place in = {fd, disk};
+    struct swap_dir in = {fd, disk};
     bool any = false;
     int result = each_file(&in, finish_swap, &any);
     if (result == 0 && any && disk->fsync(fd) != 0) result = -errno;

@@ -25,7 +25,7 @@ static struct reactor *least_loaded(struct reactor *r) REQUIRES(r->role) {
     return best;
 }
 
-static void place(struct reactor *r, const struct listener_accepted *a) REQUIRES(r->role) {
+static void assign_reactor(struct reactor *r, const struct listener_accepted *a) REQUIRES(r->role) {
     struct reactor *to = least_loaded(r);
     struct listener_accepted *copy = to == r ? NULL : malloc(sizeof *copy);
     if (copy != NULL) {
@@ -77,7 +77,7 @@ static bool accept_one(struct reactor *r, struct listener_socket *l) REQUIRES(r-
     atomic_fetch_add(&r->all->connections, 1);
     atomic_fetch_add(&l->limit->connections, 1);
     if (a.maker != NULL) a.maker->retain(a.maker);
-    place(r, &a);
+    assign_reactor(r, &a);
     return true;
 }
 

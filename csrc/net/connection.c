@@ -153,7 +153,7 @@ void connection_close(struct reactor *r, struct connection *c) {
         }
     }
     assert(c->first == NULL && c->list == NULL && c->in == NULL);
-    assert(r->over_limit_allowed != c && c->timer.place == 0);
+    assert(r->over_limit_allowed != c && c->timer.heap_index == 0);
     slab_give(&r->connections, c);
     STAT_ADD(r, connections, -1);
     STAT_ADD(r, connections_closed, 1);
@@ -201,7 +201,7 @@ static int64_t deadline(const struct reactor *r, const struct connection *c) REQ
  * so most requests change no timer. */
 static void arm(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     int64_t at_ms = deadline(r, c);
-    if (at_ms == INT64_MAX || (c->timer.place != 0 && c->timer.at_ms <= at_ms)) return;
+    if (at_ms == INT64_MAX || (c->timer.heap_index != 0 && c->timer.at_ms <= at_ms)) return;
     timers_set(&r->timers, &c->timer, at_ms);
 }
 

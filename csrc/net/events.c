@@ -87,22 +87,22 @@ struct event *events_take(struct events *e, uint32_t count_max) {
     ssize_t n = read(e->fd, &count, sizeof count);
     (void)n; /* EAGAIN: the caller checked without a wake-up */
     lock_acquire(&e->lock);
-    struct event *taken = e->first, **end = &taken;
-    uint32_t taken_count = 0;
-    while (*end != NULL && taken_count < count_max) {
+    struct event *drained = e->first, **end = &drained;
+    uint32_t drained_count = 0;
+    while (*end != NULL && drained_count < count_max) {
         end = &(*end)->next;
-        taken_count++;
+        drained_count++;
     }
     e->first = *end;
     *end = NULL;
     if (e->first == NULL) e->last = &e->first;
     bool left = e->first != NULL;
-    assert(taken_count <= count_max && (!left || taken_count == count_max));
-    assert(taken_count <= atomic_load_explicit(&e->waiting, memory_order_relaxed));
-    atomic_fetch_sub_explicit(&e->waiting, taken_count, memory_order_relaxed);
+    assert(drained_count <= count_max && (!left || drained_count == count_max));
+    assert(drained_count <= atomic_load_explicit(&e->waiting, memory_order_relaxed));
+    atomic_fetch_sub_explicit(&e->waiting, drained_count, memory_order_relaxed);
     lock_release(&e->lock);
     if (left) ring(e);
-    return taken;
+    return drained;
 }
 
 uint32_t events_waiting(struct events *e) {

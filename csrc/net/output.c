@@ -9,17 +9,17 @@
 enum { OUTPUT_PIECES_MAX = 4 * REQUESTS_PER_CONNECTION_MAX };
 
 /* How much of a response has been sent. */
-struct output_place {
+struct output_position {
     uint32_t bytes_sent, part;
     int32_t range_sent;
 };
 
-static struct output_place place_of(const struct slot *s) {
-    return (struct output_place){s->bytes_sent, s->part, s->range_sent};
+static struct output_position output_position_of(const struct slot *s) {
+    return (struct output_position){s->bytes_sent, s->part, s->range_sent};
 }
 
 /* Returns the memory to send from this position; empty before a file range and at the end. */
-static struct iovec piece_at(const struct slot *s, struct output_place at) {
+static struct iovec memory_at(const struct slot *s, struct output_position at) {
     const struct reply *a = &s->r.reply;
     assert_slow(at.part <= a->part_count && at.bytes_sent <= a->len);
     const struct reply_part *part = at.part < a->part_count ? &a->parts[at.part] : NULL;
@@ -32,7 +32,7 @@ static struct iovec piece_at(const struct slot *s, struct output_place at) {
 }
 
 /* Returns the position after `n` more bytes of the current piece. */
-static struct output_place advanced(const struct slot *s, struct output_place at, size_t n) {
+static struct output_position advanced(const struct slot *s, struct output_position at, size_t n) {
     const struct reply *a = &s->r.reply;
     uint32_t end = at.part < a->part_count ? a->parts[at.part].bytes_end : a->len;
     if (at.bytes_sent < end) {
@@ -56,13 +56,13 @@ static ssize_t send_bytes(struct connection *c, const struct slot *first) {
     size_t count = 0;
     bool more = false;
     for (const struct slot *s = first; s != NULL && s->state == SLOT_ANSWERED; s = s->next) {
-        struct output_place at = place_of(s);
-        struct iovec piece;
-        while ((piece = piece_at(s, at)).iov_len != 0 && count < OUTPUT_PIECES_MAX) {
-            pieces[count++] = piece;
-            at = advanced(s, at, piece.iov_len);
+        struct output_position at = output_position_of(s);
+        struct iovec chunk;
+        while ((chunk = memory_at(s, at)).iov_len != 0 && count < OUTPUT_PIECES_MAX) {
+            pieces[count++] = chunk;
+            at = advanced(s, at, chunk.iov_len);
         }
-        more = piece.iov_len == 0 && at.part < s->r.reply.part_count;
+        more = chunk.iov_len == 0 && at.part < s->r.reply.part_count;
         if (more || s->close_after || count == OUTPUT_PIECES_MAX) break;
     }
     return c->transport.calls->send(&c->transport, pieces, count, more);
@@ -73,8 +73,8 @@ static ssize_t send_bytes(struct connection *c, const struct slot *first) {
 static struct slot *advance_slots(struct slot *s, size_t n) {
     while (n != 0) {
         assert_slow(s != NULL && s->state == SLOT_ANSWERED); /* cannot send more than was due */
-        struct output_place at = place_of(s);
-        size_t due = piece_at(s, at).iov_len, went = n < due ? n : due;
+        struct output_position at = output_position_of(s);
+        size_t due = memory_at(s, at).iov_len, went = n < due ? n : due;
         assert(due != 0); /* otherwise this loop would not end */
         at = advanced(s, at, went);
         s->bytes_sent = at.bytes_sent;
@@ -120,7 +120,7 @@ enum output_result output_run(struct reactor *r, struct connection *c) {
         while (s != NULL && slot_is_sent(s)) s = s->next; /* also an empty response */
         if (s == NULL || s->state != SLOT_ANSWERED) return OUTPUT_DONE;
         if (turn >= OUTPUT_TURN_BYTES) return OUTPUT_TURN;
-        bool bytes = piece_at(s, place_of(s)).iov_len != 0;
+        bool bytes = memory_at(s, output_position_of(s)).iov_len != 0;
         ssize_t n = bytes ? send_bytes(c, s) : send_range(r, c, s, OUTPUT_TURN_BYTES - turn);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) {

@@ -58,7 +58,7 @@ void receive_wait(struct reactor *r, struct connection *c) {
     STAT_ADD(r, input_waits, 1);
     if (c->waiting_ms == 0) c->waiting_ms = r->now_ms;
     connection_enlist(c, &r->input_waiting);
-    if (r->relief.place == 0) timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
+    if (r->relief.heap_index == 0) timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
 }
 
 /* Moves pending bytes to the start of another buffer. */

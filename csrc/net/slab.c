@@ -73,8 +73,8 @@ void slab_give(struct slab *s, void *given) {
     s->live--;
 }
 
-void slab_undo(struct slab *s, void *taken) {
-    struct slab_item *item = taken;
+void slab_undo(struct slab *s, void *at) {
+    struct slab_item *item = at;
     assert(item->live && item->index == slab_room(s) - SLAB_CHUNK_ITEMS);
     s->live--;
     s->free = NULL; /* it was empty, hence slab_take grew */

@@ -140,8 +140,8 @@ bool iopool_resize(struct iopool *pool, int threads) {
 bool iopool_submit(struct iopool *pool, struct iojob *job) {
     assert(job->run != NULL);
     lock_acquire(&pool->lock);
-    bool taken = !pool->closing && pool->waiting < pool->jobs_max;
-    if (taken) {
+    bool accepted = !pool->closing && pool->waiting < pool->jobs_max;
+    if (accepted) {
         struct iojob ***last = job->patient ? &pool->patient_last : &pool->last;
         job->next = NULL;
         **last = job;
@@ -150,7 +150,7 @@ bool iopool_submit(struct iopool *pool, struct iojob *job) {
         lock_condition_signal(&pool->more);
     }
     lock_release(&pool->lock);
-    return taken;
+    return accepted;
 }
 
 void iopool_free(struct iopool *pool) {

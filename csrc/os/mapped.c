@@ -15,11 +15,11 @@ _Thread_local struct mapped_read *mapped_reading __attribute__((tls_model("initi
 atomic_bool mapped_handles;
 
 struct mapped_registration {
-    atomic_bool taken;
+    atomic_bool in_use;
     _Atomic uintptr_t from; /* 0: unused */
     _Atomic size_t bytes;
 };
-static struct mapped_registration mapped_all_kept[MAPPED_KEPT_MAX];
+static struct mapped_registration mapped_registrations[MAPPED_REGISTRATIONS_MAX];
 static struct lock mapped_lock = LOCK_INITIALIZER; /* prevents installing the handler twice */
 static struct sigaction mapped_before;
 
@@ -41,9 +41,9 @@ static bool mapped_take(uintptr_t at) {
             r->failed = 1;
             return true;
         }
-    for (int i = 0; i < MAPPED_KEPT_MAX; i++) {
-        struct mapped_registration *kept = &mapped_all_kept[i];
-        if (mapped_holds(atomic_load(&kept->from), atomic_load(&kept->bytes), at))
+    for (int i = 0; i < MAPPED_REGISTRATIONS_MAX; i++) {
+        struct mapped_registration *registration = &mapped_registrations[i];
+        if (mapped_holds(atomic_load(&registration->from), atomic_load(&registration->bytes), at))
             return mapped_patch(at, PROT_READ | PROT_WRITE);
     }
     return false;
@@ -86,21 +86,21 @@ void mapped_handle(void) {
 struct mapped_registration *mapped_register(const uint8_t *map, size_t bytes) {
     assert(map != NULL && bytes > 0);
     mapped_handle();
-    for (int i = 0; i < MAPPED_KEPT_MAX; i++) {
-        struct mapped_registration *kept = &mapped_all_kept[i];
-        bool taken = false;
-        if (!atomic_compare_exchange_strong(&kept->taken, &taken, true)) continue;
-        atomic_store(&kept->bytes, bytes);
-        atomic_store(&kept->from, (uintptr_t)map);
-        return kept;
+    for (int i = 0; i < MAPPED_REGISTRATIONS_MAX; i++) {
+        struct mapped_registration *registration = &mapped_registrations[i];
+        bool in_use = false;
+        if (!atomic_compare_exchange_strong(&registration->in_use, &in_use, true)) continue;
+        atomic_store(&registration->bytes, bytes);
+        atomic_store(&registration->from, (uintptr_t)map);
+        return registration;
     }
     return NULL;
 }
 
-void mapped_unregister(struct mapped_registration *kept) {
-    assert(atomic_load(&kept->taken));
-    atomic_store(&kept->from, 0);
-    atomic_store(&kept->taken, false);
+void mapped_unregister(struct mapped_registration *registration) {
+    assert(atomic_load(&registration->in_use));
+    atomic_store(&registration->from, 0);
+    atomic_store(&registration->in_use, false);
 }
 
 void mapped_read_unmap(struct mapped_read *r) {

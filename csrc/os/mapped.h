@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MAPPED_READ_MAPS = 2, MAPPED_KEPT_MAX = 64 };
+enum { MAPPED_READ_MAPS = 2, MAPPED_REGISTRATIONS_MAX = 64 };
 
 /* Maps read together by one thread. Unused entries are NULL. */
 struct mapped_read {
@@ -50,9 +50,9 @@ static inline bool mapped_read_end(struct mapped_read *r) {
 }
 void mapped_read_unmap(struct mapped_read *r);
 
-/* Returns NULL if MAPPED_KEPT_MAX maps are registered. Another module may release it. */
+/* Returns NULL if MAPPED_REGISTRATIONS_MAX maps are registered. Another module may release it. */
 struct mapped_registration;
 struct mapped_registration *mapped_register(const uint8_t *map, size_t bytes);
-void mapped_unregister(struct mapped_registration *kept);
+void mapped_unregister(struct mapped_registration *registration);
 
 #endif

@@ -26,34 +26,34 @@ bool timers_reserve(struct timers *t, uint32_t count) {
     return true;
 }
 
-static void put(struct timers *t, uint32_t place, struct timer *timer) {
-    assert_slow(place > 0 && place <= t->count);
-    t->heap[place] = timer;
-    timer->place = place;
+static void put(struct timers *t, uint32_t heap_index, struct timer *timer) {
+    assert_slow(heap_index > 0 && heap_index <= t->count);
+    t->heap[heap_index] = timer;
+    timer->heap_index = heap_index;
 }
 
-static void rise(struct timers *t, uint32_t place, struct timer *timer) {
-    while (place > 1 && t->heap[place / 2]->at_ms > timer->at_ms) {
-        put(t, place, t->heap[place / 2]);
-        place /= 2;
+static void rise(struct timers *t, uint32_t heap_index, struct timer *timer) {
+    while (heap_index > 1 && t->heap[heap_index / 2]->at_ms > timer->at_ms) {
+        put(t, heap_index, t->heap[heap_index / 2]);
+        heap_index /= 2;
     }
-    put(t, place, timer);
+    put(t, heap_index, timer);
 }
 
-static void sink(struct timers *t, uint32_t place, struct timer *timer) {
+static void sink(struct timers *t, uint32_t heap_index, struct timer *timer) {
     for (;;) {
-        uint32_t child = 2 * place;
+        uint32_t child = 2 * heap_index;
         if (child > t->count) break;
         if (child < t->count && t->heap[child + 1]->at_ms < t->heap[child]->at_ms) child++;
         if (t->heap[child]->at_ms >= timer->at_ms) break;
-        put(t, place, t->heap[child]);
-        place = child;
+        put(t, heap_index, t->heap[child]);
+        heap_index = child;
     }
-    put(t, place, timer);
+    put(t, heap_index, timer);
 }
 
 void timers_set(struct timers *t, struct timer *timer, int64_t at_ms) {
-    if (timer->place == 0) {
+    if (timer->heap_index == 0) {
         assert(t->count < t->reserved && "a timer that was not reserved");
         assert_slow(t->reserved < t->room);
         timer->at_ms = at_ms;
@@ -64,20 +64,20 @@ void timers_set(struct timers *t, struct timer *timer, int64_t at_ms) {
     int64_t before_ms = timer->at_ms;
     timer->at_ms = at_ms;
     if (at_ms < before_ms)
-        rise(t, timer->place, timer);
+        rise(t, timer->heap_index, timer);
     else
-        sink(t, timer->place, timer);
+        sink(t, timer->heap_index, timer);
 }
 
 void timers_cancel(struct timers *t, struct timer *timer) {
-    uint32_t place = timer->place;
-    if (place == 0) return;
-    assert_slow(t->heap[place] == timer);
-    timer->place = 0;
+    uint32_t heap_index = timer->heap_index;
+    if (heap_index == 0) return;
+    assert_slow(t->heap[heap_index] == timer);
+    timer->heap_index = 0;
     struct timer *last = t->heap[t->count--];
     if (last == timer) return;
-    rise(t, place, last);
-    sink(t, last->place, last);
+    rise(t, heap_index, last);
+    sink(t, last->heap_index, last);
 }
 
 struct timer *timers_take(struct timers *t, int64_t now_ms) {

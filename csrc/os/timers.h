@@ -8,7 +8,7 @@
 
 struct timer {
     int64_t at_ms;
-    uint32_t place; /* position in the heap, from 1; 0: not set */
+    uint32_t heap_index; /* position in the heap, from 1; 0: not set */
     uint32_t kind;  /* for the owner's use */
 };
 

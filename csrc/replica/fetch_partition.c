@@ -152,17 +152,17 @@ static bool enlist(struct leader *l, struct fetch_partition *p) {
         l->followed = grown;
         l->followed_room = room;
     }
-    p->place = l->followed_count++;
-    l->followed[p->place] = p;
+    p->leader_index = l->followed_count++;
+    l->followed[p->leader_index] = p;
     p->leader = l;
     return true;
 }
 
 static void delist(struct leader *l, struct fetch_partition *p) {
-    assert(l->followed[p->place] == p);
+    assert(l->followed[p->leader_index] == p);
     struct fetch_partition *last = l->followed[--l->followed_count];
-    l->followed[p->place] = last;
-    last->place = p->place;
+    l->followed[p->leader_index] = last;
+    last->leader_index = p->leader_index;
     p->leader = NULL;
 }
 
@@ -295,7 +295,7 @@ static void take_response(struct fetcher *f, struct fetch_partition *p,
         return;
     }
     if (p->cut) raise_fetch_size(f, p);
-    if (end != p->told_end || log_start_offset(p->log) != p->told_start) fetch_partition_change(p);
+    if (end != p->sent_end || log_start_offset(p->log) != p->sent_start) fetch_partition_change(p);
 }
 
 void fetch_partition_answered(struct fetcher *f, struct fetch_partition *p,
@@ -323,7 +323,7 @@ void fetch_partition_answered(struct fetcher *f, struct fetch_partition *p,
     p->grew = p->cut = false;
 }
 
-void fetch_partition_stats_take(const struct fetch_partition *p,
+void fetch_partition_read_stats(const struct fetch_partition *p,
                                 struct fetch_partition_stats *out) {
     *out = (struct fetch_partition_stats){.lag = atomic_load(&p->lag),
                                           .answered_ns = atomic_load(&p->answered_ns),

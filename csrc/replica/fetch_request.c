@@ -14,14 +14,14 @@ static int32_t fetched_epoch(const struct fetch_partition *p, int64_t position) 
 }
 
 static void write_partition(struct fetch_partition *p, struct reply *r) {
-    p->told_end = log_end_offset(p->log);
-    p->told_start = log_start_offset(p->log);
+    p->sent_end = log_end_offset(p->log);
+    p->sent_start = log_start_offset(p->log);
     p->in_session = true;
     reply_i32(r, p->index);
     reply_i32(r, p->leader_epoch);
-    reply_i64(r, p->told_end);
-    reply_i32(r, fetched_epoch(p, p->told_end));
-    reply_i64(r, p->told_start);
+    reply_i64(r, p->sent_end);
+    reply_i32(r, fetched_epoch(p, p->sent_end));
+    reply_i64(r, p->sent_start);
     reply_i32(r, p->partition_bytes);
     reply_no_tags(r, true);
 }

@@ -101,7 +101,7 @@ static int end_topic(struct answer *a) {
 
 /* Reads the section that starts at c. c becomes invalid if the section has not arrived
  * completely. */
-static void read_stretch(struct answer *a, struct cursor *c) {
+static void read_section(struct answer *a, struct cursor *c) {
     switch (a->at) {
     case AT_HEAD: read_head(a, c); break;
     case AT_TOPIC: read_topic(a, c); break;
@@ -112,7 +112,7 @@ static void read_stretch(struct answer *a, struct cursor *c) {
 }
 
 /* Advances the state after a section. Returns ANSWER_MORE if there is nothing to report. */
-static int leave_stretch(struct answer *a) {
+static int end_section(struct answer *a) {
     switch (a->at) {
     case AT_HEAD: a->at = next_topic(a); return ANSWER_OPENED;
     case AT_TOPIC:
@@ -145,17 +145,17 @@ int answer_step(struct answer *a, const uint8_t *p, size_t len, size_t *used) {
             a->at = AT_PARTITION_TAGS;
         }
         if (shown > a->left) shown = a->left;
-        if (shown > ANSWER_STRETCH_BYTES_MAX) shown = ANSWER_STRETCH_BYTES_MAX;
+        if (shown > ANSWER_SECTION_BYTES_MAX) shown = ANSWER_SECTION_BYTES_MAX;
         struct cursor c = {p + *used, p + *used + shown};
-        read_stretch(a, &c);
+        read_section(a, &c);
         if (c.p == NULL)
-            return shown == a->left || shown == ANSWER_STRETCH_BYTES_MAX ? ANSWER_BAD : ANSWER_MORE;
-        size_t stretch = (size_t)(c.p - (p + *used));
-        assert(stretch > 0);
-        assert(stretch <= a->left);
-        *used += stretch;
-        a->left -= stretch;
-        int step = leave_stretch(a);
+            return shown == a->left || shown == ANSWER_SECTION_BYTES_MAX ? ANSWER_BAD : ANSWER_MORE;
+        size_t section_bytes = (size_t)(c.p - (p + *used));
+        assert(section_bytes > 0);
+        assert(section_bytes <= a->left);
+        *used += section_bytes;
+        a->left -= section_bytes;
+        int step = end_section(a);
         if (step != ANSWER_MORE) return step;
     }
 }

@@ -2,7 +2,7 @@
  *
  * Does no I/O: the caller owns the bytes and passes the number available at each step. Records
  * are not copied and may arrive in parts. Everything else is read in sections of at most
- * ANSWER_STRETCH_BYTES_MAX, so a leader that sends slowly, or sends absurd counts, uses no more
+ * ANSWER_SECTION_BYTES_MAX, so a leader that sends slowly, or sends absurd counts, uses no more
  * memory than it sends. No memory is allocated based on a count: its items are read until the
  * frame ends. */
 #ifndef PYLOG_FETCH_RESPONSE_H
@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ANSWER_VERSION_MIN = 15, ANSWER_VERSION_MAX = 18, ANSWER_STRETCH_BYTES_MAX = 4096 };
+enum { ANSWER_VERSION_MIN = 15, ANSWER_VERSION_MAX = 18, ANSWER_SECTION_BYTES_MAX = 4096 };
 
 enum answer_step {
     ANSWER_BAD = -1,      /* not a valid response to such a request */

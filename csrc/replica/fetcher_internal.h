@@ -68,7 +68,7 @@ struct fetch_partition {
     struct leader *leader; /* NULL: the thread does not own it (any more) */
     struct fetch_partition *next_in_bucket;
     struct fetch_partition *next_changed, *before_changed;
-    uint32_t place; /* index in leader->followed */
+    uint32_t leader_index; /* in leader->followed */
     struct timer timer;
     int32_t backoff_ms, partition_bytes;
     bool changed;    /* in leader->changed */
@@ -76,7 +76,7 @@ struct fetch_partition {
     bool flushing;   /* a flush_wait refers to it */
     bool grew;       /* the current response contained batches for it */
     bool cut;        /* its records ended in a truncated batch */
-    int64_t told_end, told_start;
+    int64_t sent_end, sent_start;
     /* Position at the last stop, and the number of stops within FETCHER_STOPS_MS. */
     int64_t stopped_end, stopped_start, stopped_ms;
     int32_t stopped_epoch;

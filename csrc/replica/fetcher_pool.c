@@ -250,8 +250,8 @@ uint32_t fetchers_take(struct fetchers *fs, struct fetchers_notice *out, uint32_
     return count;
 }
 
-void fetchers_figures_take(const struct fetchers *fs, struct fetchers_figures *out) {
-    *out = (struct fetchers_figures){0};
+void fetchers_read_stats(const struct fetchers *fs, struct fetchers_stats *out) {
+    *out = (struct fetchers_stats){0};
     for (int i = 0; i < fs->count; i++) {
         const struct fetcher *f = &fs->fetchers[i];
         out->requests += meter_read(&f->requests);

@@ -81,7 +81,7 @@ enum fetch_partition_state {
     FETCH_PARTITION_WAITING,     /* for fetchers_resume */
     FETCH_PARTITION_LEFT
 };
-void fetch_partition_stats_take(const struct fetch_partition *p, struct fetch_partition_stats *out);
+void fetch_partition_read_stats(const struct fetch_partition *p, struct fetch_partition_stats *out);
 
 struct transport;
 /* Gives the thread a copy of *to as its connection to the leader, which it now owns, and closes
@@ -114,9 +114,9 @@ int fetchers_fd(const struct fetchers *fs);
  * notice. */
 uint32_t fetchers_take(struct fetchers *fs, struct fetchers_notice *out, uint32_t max);
 
-struct fetchers_figures {
+struct fetchers_stats {
     uint64_t requests, answers, bytes_in, batches_bytes, refusals, connections_lost;
 };
-void fetchers_figures_take(const struct fetchers *fs, struct fetchers_figures *out);
+void fetchers_read_stats(const struct fetchers *fs, struct fetchers_stats *out);
 
 #endif

@@ -55,10 +55,10 @@ int64_t cold_resident(int fd, int64_t position, int64_t length) {
 static int64_t cold_find(int fd, int64_t from, int64_t to, bool wanted) {
     if (wanted && cold_resident(fd, from, to - from) == 0) return to;
     while (from < to) {
-        int64_t piece = COLD_PROBE_BYTES - from % COLD_PROBE_BYTES;
-        if (piece > to - from) piece = to - from;
-        if ((cold_resident(fd, from, piece) > piece / 2) == wanted) return from;
-        from += piece;
+        int64_t step = COLD_PROBE_BYTES - from % COLD_PROBE_BYTES;
+        if (step > to - from) step = to - from;
+        if ((cold_resident(fd, from, step) > step / 2) == wanted) return from;
+        from += step;
     }
     return to;
 }
@@ -163,12 +163,12 @@ static bool cold_begin(struct cold_stream *s, const struct log_range *range) {
 }
 
 /* Puts the stream back into its slot, where its reader may continue it. */
-static void cold_store(struct cold *cold, struct cold_stream *place, struct cold_stream *s) {
+static void cold_store(struct cold *cold, struct cold_stream *slot, struct cold_stream *s) {
     s->used_ms = clock_read_ms(CLOCK_MONOTONIC);
     assert(!s->busy);
     lock_acquire(&cold->lock);
-    assert(place->busy); /* No other thread used it. */
-    *place = *s;
+    assert(slot->busy); /* No other thread used it. */
+    *slot = *s;
     assert(atomic_load(&cold->live) > 0);
     if (s->segment == NULL) atomic_fetch_sub(&cold->live, 1);
     lock_release(&cold->lock);
@@ -181,12 +181,12 @@ bool cold_read(struct cold *cold, const struct log_range *range) {
     int64_t end = range->position + range->length;
     int64_t bytes = atomic_load_explicit(&range->segment->bytes, memory_order_relaxed);
     lock_acquire(&cold->lock);
-    struct cold_stream *place = cold_find_stream(cold, range);
-    if (place != NULL)
-        own = *place;
+    struct cold_stream *slot = cold_find_stream(cold, range);
+    if (slot != NULL)
+        own = *slot;
     else
-        place = cold_claim_stream(cold, &old);
-    if (place != NULL) place->busy = true;
+        slot = cold_claim_stream(cold, &old);
+    if (slot != NULL) slot->busy = true;
     lock_release(&cold->lock);
     if (old.segment != NULL) cold_end(&old);
     if (own.segment != NULL && range->position >= own.warm_at) {
@@ -207,8 +207,8 @@ bool cold_read(struct cold *cold, const struct log_range *range) {
         own.next = end;
     }
     /* A stream without a slot is never found again. Keep its pages: they are not sent yet. */
-    if (place != NULL)
-        cold_store(cold, place, &own);
+    if (slot != NULL)
+        cold_store(cold, slot, &own);
     else if (own.segment != NULL)
         segment_release(own.segment);
     return cold_here || !known;

@@ -58,7 +58,7 @@ static bool open_is_below(const struct producers_open *a, int64_t first_offset,
 /* Finds the position of a transaction, or where to insert it. Ended entries have lost their
  * producer id, so it searches by offset and then walks over entries with the same offset: one,
  * unless a disk is damaged. */
-static uint32_t open_place(const struct producers *p, int64_t first_offset, int64_t producer_id) {
+static uint32_t open_index(const struct producers *p, int64_t first_offset, int64_t producer_id) {
     uint32_t low = p->open_from, n = p->open_end - p->open_from;
     while (n > 0) {
         uint32_t half = n / 2;
@@ -102,7 +102,7 @@ static void open_add(struct producers *p, int64_t first_offset, int64_t producer
     uint32_t at = p->open_end;
     /* Offsets rise in a log; only a damaged disk or a snapshot can change the order. */
     if (at > p->open_from && !open_is_below(&p->open[at - 1], first_offset, producer_id)) {
-        at = open_place(p, first_offset, producer_id);
+        at = open_index(p, first_offset, producer_id);
         memmove(p->open + at + 1, p->open + at, (p->open_end - at) * sizeof *p->open);
     }
     p->open[at] = (struct producers_open){first_offset, producer_id};
@@ -111,7 +111,7 @@ static void open_add(struct producers *p, int64_t first_offset, int64_t producer
 }
 
 static void open_remove(struct producers *p, int64_t first_offset, int64_t producer_id) {
-    uint32_t at = open_place(p, first_offset, producer_id);
+    uint32_t at = open_index(p, first_offset, producer_id);
     assert(at < p->open_end && p->open[at].first_offset == first_offset);
     assert(p->open[at].producer_id == producer_id);
     p->open[at].producer_id = -1;

@@ -68,7 +68,7 @@ struct restart_checkpoint {
     bool forgotten;
     char name[RESTART_CHECKPOINT_NAME_BYTES];
     struct restart_checkpoint_header header; /* the expected content */
-    struct mapped_registration *kept;
+    struct mapped_registration *registration;
     uint8_t *map; /* addresses for RESTART_CHECKPOINT_SLOTS_MAX, of which `room` are backed */
     uint32_t room GUARDED_BY(lock), used GUARDED_BY(lock);
     struct restart_checkpoint_slot **given_back GUARDED_BY(lock);
@@ -141,13 +141,13 @@ static int restart_checkpoint_compare(const void *a, const void *b) {
 
 /* Keeps the newest entry of each file. */
 static void restart_checkpoint_sort(struct restart_checkpoint *w) {
-    uint32_t kept = 0;
+    uint32_t unique = 0;
     if (w->entry_count > 1)
         qsort(w->entries, w->entry_count, sizeof *w->entries, restart_checkpoint_compare);
     for (uint32_t i = 0; i < w->entry_count; i++)
-        if (kept == 0 || w->entries[kept - 1].found.inode != w->entries[i].found.inode)
-            w->entries[kept++] = w->entries[i];
-    w->entry_count = kept;
+        if (unique == 0 || w->entries[unique - 1].found.inode != w->entries[i].found.inode)
+            w->entries[unique++] = w->entries[i];
+    w->entry_count = unique;
 }
 
 static void restart_checkpoint_parse(struct restart_checkpoint *w, const uint8_t *bytes,
@@ -285,8 +285,9 @@ static bool restart_checkpoint_make(struct restart_checkpoint *w) REQUIRES(w->lo
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     w->map = map == MAP_FAILED ? NULL : map;
     /* If another program truncates the file, records are lost, but the broker continues. */
-    w->kept = w->map != NULL ? mapped_register(w->map, RESTART_CHECKPOINT_MAP_BYTES) : NULL;
-    bool made = w->kept != NULL && restart_checkpoint_back(w, 0, RESTART_CHECKPOINT_HEADER_BYTES) &&
+    w->registration = w->map != NULL ? mapped_register(w->map, RESTART_CHECKPOINT_MAP_BYTES) : NULL;
+    bool made = w->registration != NULL &&
+                restart_checkpoint_back(w, 0, RESTART_CHECKPOINT_HEADER_BYTES) &&
                 (w->entry_count == 0 || restart_checkpoint_grow(w, w->entry_count));
     if (made) {
         memcpy(w->map, &w->header, sizeof w->header);
@@ -302,7 +303,7 @@ static bool restart_checkpoint_make(struct restart_checkpoint *w) REQUIRES(w->lo
 
 /* The last user is gone, so no lock is needed. */
 static void restart_checkpoint_drop(struct restart_checkpoint *w) NO_THREAD_SAFETY_ANALYSIS {
-    if (w->kept != NULL) mapped_unregister(w->kept);
+    if (w->registration != NULL) mapped_unregister(w->registration);
     if (w->map != NULL) munmap(w->map, RESTART_CHECKPOINT_MAP_BYTES);
     if (w->fd >= 0) close(w->fd);
     close(w->where);

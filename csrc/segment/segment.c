@@ -65,7 +65,7 @@ static void segment_free(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
         free(s->tail);
     }
     txn_index_free(s);
-    free(atomic_load(&s->holes));
+    free(atomic_load(&s->corrupt_ranges));
     lock_destroy(&s->index_lock);
     partition_dir_release(s->partition);
     free(s);
@@ -269,20 +269,20 @@ bool segment_is_unlinked(struct segment *s) {
 
 /* Copies the first `bytes` to another file. Returns 0 or -errno. */
 static int segment_copy(const struct disk *disk, int from, int to, int64_t bytes) {
-    enum { PIECE = 1 << 20 };
-    uint8_t *piece = malloc(PIECE);
-    int result = piece == NULL ? -ENOMEM : 0;
+    enum { CHUNK = 1 << 20 };
+    uint8_t *chunk = malloc(CHUNK);
+    int result = chunk == NULL ? -ENOMEM : 0;
     for (int64_t at = 0; result == 0 && at < bytes;) {
-        size_t len = bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
-        ssize_t n = disk->pread(from, piece, len, at);
-        if (n > 0) n = disk->pwrite(to, piece, (size_t)n, at);
+        size_t len = bytes - at < CHUNK ? (size_t)(bytes - at) : CHUNK;
+        ssize_t n = disk->pread(from, chunk, len, at);
+        if (n > 0) n = disk->pwrite(to, chunk, (size_t)n, at);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0)
             result = n < 0 ? -errno : -EIO;
         else
             at += n;
     }
-    free(piece);
+    free(chunk);
     return result == 0 && disk->fdatasync(to) != 0 ? -errno : result;
 }
 

@@ -49,7 +49,8 @@ struct segment {
     int32_t index_interval_bytes, since_entry_bytes, jitter_ms;
     _Atomic bool preallocating, sealed;
     _Atomic bool aborted_due;              /* the .txnindex is incomplete or not on disk */
-    _Atomic(struct corrupt_ranges *) holes; /* NULL: none found yet; contents under index_lock */
+    /* NULL: none found yet; contents under index_lock */
+    _Atomic(struct corrupt_ranges *) corrupt_ranges;
     _Atomic bool damaged;                  /* invalid bytes were found */
     struct lock index_lock;
     bool counted GUARDED_BY(index_lock); /* index counts are set */

@@ -47,10 +47,10 @@ enum log_damage_why segment_damage_cause(struct segment *s, int64_t position, in
 
 struct damage_search {
     struct segment *segment;
-    int64_t end, told; /* `told`: holes below were already recorded */
+    int64_t end, reported_end; /* `reported_end`: holes below were already recorded */
     uint8_t *window, *batch;
     size_t batch_room;
-    struct corrupt_ranges *holes;
+    struct corrupt_ranges *corrupt_ranges;
 };
 
 bool segment_batch_fits(int64_t base_offset, const struct batch_header *h, int64_t next) {
@@ -107,18 +107,19 @@ static int damage_find_good(struct damage_search *d, int64_t position, int64_t n
     return 0;
 }
 
-static int damage_add(struct damage_search *d, const struct corrupt_range *hole) {
-    uint32_t count = d->holes->count;
-    assert(hole->end > hole->position);
-    assert(count == 0 || hole->position >= d->holes->at[count - 1].end);
+static int damage_add(struct damage_search *d, const struct corrupt_range *corrupt) {
+    uint32_t count = d->corrupt_ranges->count;
+    assert(corrupt->end > corrupt->position);
+    assert(count == 0 || corrupt->position >= d->corrupt_ranges->at[count - 1].end);
     if (count == DAMAGE_RANGES_MAX) return LOG_E_CORRUPT;
     if ((count & (count - 1)) == 0) {
         size_t room = count == 0 ? 1 : count * 2u;
-        struct corrupt_ranges *more = realloc(d->holes, sizeof *more + room * sizeof *hole);
+        size_t bytes = sizeof(struct corrupt_ranges) + room * sizeof *corrupt;
+        struct corrupt_ranges *more = realloc(d->corrupt_ranges, bytes);
         if (more == NULL) return LOG_E_MEMORY;
-        d->holes = more;
+        d->corrupt_ranges = more;
     }
-    d->holes->at[d->holes->count++] = *hole;
+    d->corrupt_ranges->at[d->corrupt_ranges->count++] = *corrupt;
     return 0;
 }
 
@@ -143,7 +144,7 @@ static int damage_map(struct damage_search *d) {
             continue;
         }
         if (result != 1 && result != LOG_E_CORRUPT) return result;
-        struct corrupt_range hole = {scan.position, d->end, scan.position + 1, next, -1};
+        struct corrupt_range corrupt = {scan.position, d->end, scan.position + 1, next, -1};
         int good = before_at < 0 ? 1 : damage_check(d, before_at, &before);
         /* No CRC covers a base offset. If this batch fits after the batch before `before`, then
          * the offset of `before` is the wrong one. */
@@ -154,33 +155,34 @@ static int damage_map(struct damage_search *d) {
         }
         if (good < 0) return good;
         if (good == 0) {
-            hole.position = before_at;
-            hole.offset = before_next;
+            corrupt.position = before_at;
+            corrupt.offset = before_next;
         }
-        good = damage_find_good(d, hole.position, hole.offset, &hole.end, &hole.next_offset);
+        good = damage_find_good(d, corrupt.position, corrupt.offset, &corrupt.end,
+                                &corrupt.next_offset);
         if (good < 0) return good;
-        result = damage_add(d, &hole);
+        result = damage_add(d, &corrupt);
         if (result != 0) return result;
-        if (hole.position >= d->told)
+        if (corrupt.position >= d->reported_end)
             log_damage_record(s, LOG_DAMAGE_KEPT,
-                              segment_damage_cause(s, hole.position, d->end, hole.offset),
-                              hole.offset, hole.position, hole.end - hole.position);
-        if (hole.next_offset < 0) return 0;
-        segment_scan_begin(&scan, s, hole.end, d->end, false);
+                              segment_damage_cause(s, corrupt.position, d->end, corrupt.offset),
+                              corrupt.offset, corrupt.position, corrupt.end - corrupt.position);
+        if (corrupt.next_offset < 0) return 0;
+        segment_scan_begin(&scan, s, corrupt.end, d->end, false);
         scan.strict = true;
         before_at = -1;
-        next = hole.next_offset;
+        next = corrupt.next_offset;
     }
 }
 
 static bool damage_leads_to(struct segment *s, int64_t position, struct corrupt_range *out)
     REQUIRES(s->index_lock) {
-    const struct corrupt_ranges *holes = atomic_load(&s->holes);
+    const struct corrupt_ranges *ranges = atomic_load(&s->corrupt_ranges);
     const struct corrupt_range *led = NULL;
-    for (uint32_t i = 0; holes != NULL && i < holes->count; i++) {
-        const struct corrupt_range *hole = &holes->at[i];
-        if (hole->position > position) break;
-        if (position < hole->end || position < hole->reach) led = hole;
+    for (uint32_t i = 0; ranges != NULL && i < ranges->count; i++) {
+        const struct corrupt_range *corrupt = &ranges->at[i];
+        if (corrupt->position > position) break;
+        if (position < corrupt->end || position < corrupt->reach) led = corrupt;
     }
     if (led != NULL) *out = *led;
     return led != NULL;
@@ -188,10 +190,10 @@ static bool damage_leads_to(struct segment *s, int64_t position, struct corrupt_
 
 static bool damage_known(struct segment *s, int64_t position, struct corrupt_range *out)
     REQUIRES(s->index_lock) {
-    const struct corrupt_ranges *holes = atomic_load(&s->holes);
-    for (uint32_t i = 0; holes != NULL && i < holes->count; i++)
-        if (holes->at[i].end > position) {
-            *out = holes->at[i];
+    const struct corrupt_ranges *ranges = atomic_load(&s->corrupt_ranges);
+    for (uint32_t i = 0; ranges != NULL && i < ranges->count; i++)
+        if (ranges->at[i].end > position) {
+            *out = ranges->at[i];
             return true;
         }
     return false;
@@ -200,25 +202,26 @@ static bool damage_known(struct segment *s, int64_t position, struct corrupt_ran
 int segment_find_corrupt_range(struct segment *s, int64_t position, bool nowait,
                                struct corrupt_range *out) {
     lock_acquire(&s->index_lock);
-    const struct corrupt_ranges *known = atomic_load(&s->holes);
-    int64_t told = s->reported_ranges_end;
+    const struct corrupt_ranges *known = atomic_load(&s->corrupt_ranges);
+    int64_t reported_end = s->reported_ranges_end;
     bool mapped = known != NULL && known->mapped > position;
     bool found = mapped && damage_leads_to(s, position, out);
     lock_release(&s->index_lock);
     if (mapped) return found;
     if (nowait) return -EAGAIN;
-    struct damage_search d = {.segment = s, .end = atomic_load(&s->bytes), .told = told};
+    struct damage_search d = {
+        .segment = s, .end = atomic_load(&s->bytes), .reported_end = reported_end};
     int result = LOG_E_MEMORY;
     d.window = malloc(DAMAGE_WINDOW_BYTES);
-    d.holes = calloc(1, sizeof *d.holes);
-    if (d.window != NULL && d.holes != NULL) {
-        d.holes->mapped = d.end;
+    d.corrupt_ranges = calloc(1, sizeof *d.corrupt_ranges);
+    if (d.window != NULL && d.corrupt_ranges != NULL) {
+        d.corrupt_ranges->mapped = d.end;
         result = damage_map(&d);
     }
     free(d.window);
     free(d.batch);
     if (result != 0) {
-        free(d.holes);
+        free(d.corrupt_ranges);
         return result;
     }
     lock_acquire(&s->index_lock);
@@ -226,19 +229,19 @@ int segment_find_corrupt_range(struct segment *s, int64_t position, bool nowait,
      * segment_forget_corrupt_ranges() could not. */
     if (atomic_load(&s->bytes) < d.end) {
         lock_release(&s->index_lock);
-        free(d.holes);
+        free(d.corrupt_ranges);
         return 0;
     }
-    if (d.holes->count > 0) atomic_store(&s->damaged, true);
+    if (d.corrupt_ranges->count > 0) atomic_store(&s->damaged, true);
     if (s->reported_ranges_end < d.end) s->reported_ranges_end = d.end;
-    free(atomic_exchange(&s->holes, d.holes));
+    free(atomic_exchange(&s->corrupt_ranges, d.corrupt_ranges));
     found = damage_leads_to(s, position, out);
     lock_release(&s->index_lock);
     return found;
 }
 
 bool segment_next_corrupt_range(struct segment *s, int64_t position, struct corrupt_range *out) {
-    if (atomic_load_explicit(&s->holes, memory_order_acquire) == NULL) return false;
+    if (atomic_load_explicit(&s->corrupt_ranges, memory_order_acquire) == NULL) return false;
     lock_acquire(&s->index_lock);
     bool found = damage_known(s, position, out);
     lock_release(&s->index_lock);
@@ -260,7 +263,7 @@ void segment_report_batch(struct segment *s, const struct batch_header *h, int64
 void segment_forget_corrupt_ranges(struct segment *s) {
     lock_acquire(&s->index_lock);
     s->reported_ranges_end = s->reported_batches_end = 0;
-    free(atomic_exchange(&s->holes, NULL));
+    free(atomic_exchange(&s->corrupt_ranges, NULL));
     lock_release(&s->index_lock);
 }
 
@@ -324,16 +327,16 @@ static int segment_scan_header(struct segment_scan *scan, struct batch_header *h
 
 int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
     for (;;) {
-        struct corrupt_range hole;
+        struct corrupt_range corrupt;
         int result = segment_scan_header(scan, h);
         /* Bytes within a known hole may look like a header. */
         if (result == 1 && !scan->strict &&
-            segment_next_corrupt_range(scan->segment, scan->position, &hole) &&
-            hole.position <= scan->position)
+            segment_next_corrupt_range(scan->segment, scan->position, &corrupt) &&
+            corrupt.position <= scan->position)
             result = LOG_E_CORRUPT;
         if (result != LOG_E_CORRUPT || scan->strict) return result;
-        result = segment_find_corrupt_range(scan->segment, scan->position, scan->nowait, &hole);
+        result = segment_find_corrupt_range(scan->segment, scan->position, scan->nowait, &corrupt);
         if (result <= 0) return result < 0 ? result : LOG_E_CORRUPT;
-        scan->position = scan->corrupt_end = hole.end < scan->end ? hole.end : scan->end;
+        scan->position = scan->corrupt_end = corrupt.end < scan->end ? corrupt.end : scan->end;
     }
 }

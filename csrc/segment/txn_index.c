@@ -236,12 +236,12 @@ void txn_index_limit(struct txn_index_query *q) {
     uint32_t needed = 0;
     while (needed < q->count && q->found[needed].first_offset < q->keep_below) needed++;
     /* If many must stay, allow as many others: ranges of one batch each would repeat them. */
-    uint32_t kept = needed * 2 > q->count_max ? needed * 2 : q->count_max;
-    if (kept >= q->count) return;
-    q->upper = q->found[kept].first_offset;
+    uint32_t limit = needed * 2 > q->count_max ? needed * 2 : q->count_max;
+    if (limit >= q->count) return;
+    q->upper = q->found[limit].first_offset;
     /* Only in a damaged log do two transactions begin at one offset: leave out both. */
-    while (kept > 0 && q->found[kept - 1].first_offset == q->upper) kept--;
-    q->count = kept;
+    while (limit > 0 && q->found[limit - 1].first_offset == q->upper) limit--;
+    q->count = limit;
 }
 
 static int txn_index_query_add(struct txn_index_query *q, struct log_aborted one) {

@@ -407,14 +407,14 @@ void sessions_close(struct sessions *s, int32_t id, uint32_t principal) {
 /* Applies the additions and changes of an incremental request. */
 static bool merge(struct fetch_set *set, const struct fetch_sessions_open *o) {
     for (struct fetch_part *p = o->own->first; p != NULL; p = p->next) {
-        struct fetch_part *kept =
+        struct fetch_part *stored =
             fetch_set_part(set, p->key->bytes, p->key->len, p->partition, true);
-        if (kept == NULL) return false;
-        kept->offset = p->offset;
-        kept->start_offset = p->start_offset;
-        kept->bytes_max = p->bytes_max;
-        kept->leader_epoch = p->leader_epoch;
-        kept->last_fetched_epoch = p->last_fetched_epoch;
+        if (stored == NULL) return false;
+        stored->offset = p->offset;
+        stored->start_offset = p->start_offset;
+        stored->bytes_max = p->bytes_max;
+        stored->leader_epoch = p->leader_epoch;
+        stored->last_fetched_epoch = p->last_fetched_epoch;
     }
     struct cursor forgotten = o->forgotten;
     return fetch_set_forget(set, &forgotten, o->flexible, o->own->by_id);

@@ -37,7 +37,7 @@ void copies_tick(struct copies *c) {
     }
 }
 
-static struct copies_entry *place(struct copies *c, const struct log_range *range) {
+static struct copies_entry *claim_entry(struct copies *c, const struct log_range *range) {
     struct {
         uintptr_t segment;
         int64_t position;
@@ -70,7 +70,7 @@ static void fill(struct copies *c, struct copies_entry *e, const struct log_rang
 struct copy *copies_take(struct copies *c, const struct log_range *range, bool many) {
     assert_slow(range->length > 0 && range->segment != NULL);
     if (range->length > COPY_BYTES_MAX) return NULL;
-    struct copies_entry *e = place(c, range);
+    struct copies_entry *e = claim_entry(c, range);
     if (!is_of(e, range)) {
         forget(c, e);
         segment_retain(range->segment); /* Keeps entries unambiguous. */

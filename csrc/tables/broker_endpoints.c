@@ -14,11 +14,11 @@ struct nodes {
 
 static const char *keep(char **at, const char *text) {
     if (text == NULL) return NULL;
-    const char *kept = *at;
+    const char *stored = *at;
     size_t bytes = strlen(text) + 1;
     memcpy(*at, text, bytes);
     *at += bytes;
-    return kept;
+    return stored;
 }
 
 struct nodes *nodes_new(const struct node *of, uint32_t count) {

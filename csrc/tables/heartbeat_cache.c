@@ -82,12 +82,13 @@ static size_t size_of(const struct repeat *e) {
     return sizeof *e + text_len(e->client_id_len) + e->body_len + e->frame_len;
 }
 
-static struct repeat **place_of(struct repeats *rs, uint32_t hash) REQUIRES(rs->lock) {
+static struct repeat **heartbeat_cache_bucket(struct repeats *rs, uint32_t hash)
+    REQUIRES(rs->lock) {
     return &rs->buckets[hash & (rs->bucket_count - 1)];
 }
 
 static void heartbeat_cache_link(struct repeats *rs, struct repeat *e) REQUIRES(rs->lock) {
-    struct repeat **at = place_of(rs, e->hash);
+    struct repeat **at = heartbeat_cache_bucket(rs, e->hash);
     e->next = *at;
     *at = e;
 }
@@ -149,7 +150,7 @@ struct repeat *repeats_add(struct repeats *rs, const struct repeat_key *key, con
 
 int64_t repeats_end(struct repeats *rs, struct repeat *e) {
     lock_acquire(&rs->lock);
-    struct repeat **at = place_of(rs, e->hash);
+    struct repeat **at = heartbeat_cache_bucket(rs, e->hash);
     while (*at != e) at = &(*at)->next;
     *at = e->next;
     assert(rs->count > 0 && rs->bytes >= size_of(e));
@@ -189,7 +190,7 @@ uint8_t *repeats_answer(struct repeats *rs, const struct repeat_key *key, int32_
     uint32_t hash = hash_of(rs, key);
     uint8_t *frame = NULL;
     lock_acquire(&rs->lock);
-    struct repeat *e = *place_of(rs, hash);
+    struct repeat *e = *heartbeat_cache_bucket(rs, hash);
     /* An ended entry may be in the chain next to its replacement. */
     while (e != NULL && !(e->hash == hash && e->generation == rs->generation && is_of(e, key)))
         e = e->next;

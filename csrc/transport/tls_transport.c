@@ -304,12 +304,12 @@ static ssize_t put(struct session *s, const void *from, size_t bytes, bool more)
 
 static size_t record_of(size_t bytes) { return bytes < RECORD_BYTES ? bytes : RECORD_BYTES; }
 
-static ssize_t put_piece(struct session *s, const struct iovec *piece, bool more) {
+static ssize_t put_chunk(struct session *s, const struct iovec *chunk, bool more) {
     size_t sent = 0;
-    while (sent < piece->iov_len) {
-        size_t bytes = record_of(piece->iov_len - sent);
-        bool goes_on = more || sent + bytes < piece->iov_len;
-        ssize_t n = put(s, (const uint8_t *)piece->iov_base + sent, bytes, goes_on);
+    while (sent < chunk->iov_len) {
+        size_t bytes = record_of(chunk->iov_len - sent);
+        bool goes_on = more || sent + bytes < chunk->iov_len;
+        ssize_t n = put(s, (const uint8_t *)chunk->iov_base + sent, bytes, goes_on);
         if (n < 0) return sent != 0 ? (ssize_t)sent : -1;
         sent += (size_t)n;
     }
@@ -336,15 +336,15 @@ static ssize_t tls_send(struct transport *t, struct iovec *pieces, size_t count,
     assert_slow(s->held == 0); /* the range of held bytes comes first */
     if (more && hold(s, pieces, count)) return s->held;
     if (count == 1 || pieces[0].iov_len >= RECORD_BYTES)
-        return put_piece(s, &pieces[0], more || count > 1);
+        return put_chunk(s, &pieces[0], more || count > 1);
     uint8_t record[RECORD_BYTES]; /* many small responses in one record */
     size_t bytes = 0, left = 0;
     for (size_t i = 0; i < count; i++) {
-        size_t taken = pieces[i].iov_len;
-        if (taken > sizeof record - bytes) taken = sizeof record - bytes;
-        memcpy(record + bytes, pieces[i].iov_base, taken);
-        bytes += taken;
-        left += pieces[i].iov_len - taken;
+        size_t copied = pieces[i].iov_len;
+        if (copied > sizeof record - bytes) copied = sizeof record - bytes;
+        memcpy(record + bytes, pieces[i].iov_base, copied);
+        bytes += copied;
+        left += pieces[i].iov_len - copied;
     }
     return put(s, record, bytes, more || left != 0);
 }
@@ -369,28 +369,29 @@ static ssize_t put_range(struct session *s, struct workspace *work, int file, of
                          size_t bytes) {
     uint8_t *record = work->record;
     work->gather.bytes = 0;
-    size_t went = 0, last = 0, taken = 0;
+    size_t went = 0, last = 0, read_bytes = 0;
     ssize_t had = 0;
     if (s->held + bytes > RECORD_BYTES) s->gather = &work->gather;
     do {
-        size_t held = taken == 0 ? s->held : 0, room = record_of(held + bytes - taken) - held;
+        size_t held = read_bytes == 0 ? s->held : 0;
+        size_t room = record_of(held + bytes - read_bytes) - held;
         if (held != 0) memcpy(record, s->held_bytes, held);
-        do had = pread(file, record + held, room, position + (off_t)taken);
+        do had = pread(file, record + held, room, position + (off_t)read_bytes);
         while (had < 0 && errno == EINTR);
         if (had <= 0) break;
-        ssize_t n = put(s, record, held + (size_t)had, taken + (size_t)had < bytes);
+        ssize_t n = put(s, record, held + (size_t)had, read_bytes + (size_t)had < bytes);
         if (n <= 0) {
             had = n;
             break;
         }
-        taken += (size_t)n - held;
+        read_bytes += (size_t)n - held;
         last = (size_t)n;
         went += last;
-    } while (taken < bytes && went < (size_t)GATHER_RECORDS * RECORD_BYTES);
+    } while (read_bytes < bytes && went < (size_t)GATHER_RECORDS * RECORD_BYTES);
     bool gathered = s->gather != NULL && went != 0;
     s->gather = NULL;
     if (went == 0) return had;
-    if (gathered && !give(s, &work->gather, taken < bytes)) return -1;
+    if (gathered && !give(s, &work->gather, read_bytes < bytes)) return -1;
     if (s->left == NULL) return (ssize_t)went;
     s->owed = last;
     errno = EAGAIN;

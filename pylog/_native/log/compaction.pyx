@@ -61,11 +61,11 @@ def look(Log log not None, *, now_ms, first_dirty, min_compaction_lag_ms=0):
     that must not be cleaned, timestamp in ms of the first dirty segment or -1).
     """
     cdef csrc.log_clean_rules rules
-    cdef csrc.log_clean_look_t found
+    cdef csrc.log_clean_estimate_t found
     log.use()
     take_rules(&rules, now_ms, 0, min_compaction_lag_ms, first_dirty, 0, 0)
     with nogil:
-        csrc.log_clean_look(log.ptr, &rules, &found)
+        csrc.log_clean_estimate(log.ptr, &rules, &found)
     return (found.clean_bytes, found.dirty_bytes, found.first_dirty, found.cleanable_end,
             found.first_dirty_timestamp)
 
@@ -120,10 +120,10 @@ cdef class CleaningPass:
         """Return by name what was read, retained and written so far; end_offset: end of the cleaned
         part.
         """
-        cdef csrc.log_clean_figures figures
+        cdef csrc.log_clean_stats figures
         if self.ptr == NULL:
             return None
-        csrc.log_clean_figures_of(self.ptr, &figures)
+        csrc.log_clean_stats_of(self.ptr, &figures)
         return figures
 
     def close(self):

@@ -258,10 +258,10 @@ cdef extern from "compaction/pass.h" nogil:
     struct log_clean_rules:
         int64_t now_ms, delete_retention_ms, min_compaction_lag_ms, first_dirty, inflated_bytes_max
         int32_t segment_bytes
-    struct log_clean_look_t "log_clean_look":
+    struct log_clean_estimate_t "log_clean_estimate":
         int64_t clean_bytes, dirty_bytes, first_dirty, cleanable_end, first_dirty_timestamp
-    void log_clean_look(log_t *log, const log_clean_rules *rules, log_clean_look_t *out)
-    struct log_clean_figures:
+    void log_clean_estimate(log_t *log, const log_clean_rules *rules, log_clean_estimate_t *out)
+    struct log_clean_stats:
         int64_t end_offset, bytes_mapped, bytes_read, bytes_written, batches_read, batches_kept
         int64_t records_read, records_kept, bytes_damaged
         uint32_t segments_before, segments_after
@@ -269,5 +269,5 @@ cdef extern from "compaction/pass.h" nogil:
         pass
     int log_clean_begin(log_t *log, offset_map *map, const log_clean_rules *rules, log_clean **out)
     int log_clean_step(log_clean *c, int64_t bytes_max)
-    void log_clean_figures_of "log_clean_figures"(const log_clean *c, log_clean_figures *out)
+    void log_clean_stats_of "log_clean_stats"(const log_clean *c, log_clean_stats *out)
     void log_clean_end(log_clean *c)

@@ -37,7 +37,6 @@ __all__ = [
 ]
 
 
-@cython.no_gc
 cdef csrc.log_read_request _read_request(int64_t offset, csrc.log_bound bound, int32_t max_bytes,
                                          bint at_least_one, bint nowait) noexcept:
     cdef csrc.log_read_request request
@@ -50,6 +49,7 @@ cdef csrc.log_read_request _read_request(int64_t offset, csrc.log_bound bound, i
     return request
 
 
+@cython.no_gc
 cdef class Log:
     """One partition's log, created by Log.open. close(), release() or destroying the object closes
     its files.

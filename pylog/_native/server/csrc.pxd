@@ -345,7 +345,7 @@ cdef extern from "replica/fetcher_pool.h" nogil:
     struct fetch_partition_stats:
         int64_t lag, answered_ns
         int state
-    void fetch_partition_stats_take(const fetch_partition *p, fetch_partition_stats *out)
+    void fetch_partition_read_stats(const fetch_partition *p, fetch_partition_stats *out)
     bint fetchers_attach(fetchers *fs, int thread, int32_t leader_id, const transport *to,
                          int16_t version, uint64_t serial)
     bint fetchers_detach(fetchers *fs, int thread, int32_t leader_id)
@@ -356,9 +356,9 @@ cdef extern from "replica/fetcher_pool.h" nogil:
         uint64_t token
     int fetchers_fd(const fetchers *fs)
     uint32_t fetchers_take(fetchers *fs, fetchers_notice *out, uint32_t max)
-    struct fetchers_figures:
+    struct fetchers_stats:
         uint64_t requests, answers, bytes_in, batches_bytes, refusals, connections_lost
-    void fetchers_figures_take(const fetchers *fs, fetchers_figures *out)
+    void fetchers_read_stats(const fetchers *fs, fetchers_stats *out)
 
 # ---- fetch_response.h
 cdef extern from "replica/fetch_response.h" nogil:

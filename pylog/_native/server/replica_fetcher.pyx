@@ -68,7 +68,7 @@ cdef class Followed:
         last successful response or 0, state).
         """
         cdef c.fetch_partition_stats figures
-        c.fetch_partition_stats_take(self.ptr, &figures)
+        c.fetch_partition_read_stats(self.ptr, &figures)
         return figures.lag, figures.answered_ns, figures.state
 
 
@@ -201,6 +201,6 @@ cdef class Fetchers:
         """Return counters since the start: requests, answers, bytes_in, batches_bytes, refusals,
         connections_lost.
         """
-        cdef c.fetchers_figures figures
-        c.fetchers_figures_take(self.ptr, &figures)
+        cdef c.fetchers_stats figures
+        c.fetchers_read_stats(self.ptr, &figures)
         return figures

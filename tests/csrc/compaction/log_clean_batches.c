@@ -13,7 +13,7 @@ static struct offset_map map;
 static struct clean_batch_rules rules;
 static struct clean_batch_facts facts;
 static struct clean_work work;
-static struct clean_kept kept;
+static struct clean_result kept;
 
 /* Add a record. `value` NULL: a tombstone; `key` NULL: no key. */
 static void add(const char *key, const char *value, int64_t time_delta) {

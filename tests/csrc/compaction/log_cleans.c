@@ -97,7 +97,7 @@ static const char *content(void) {
 }
 
 static struct log_clean_rules rules;
-static struct log_clean_figures figures;
+static struct log_clean_stats figures;
 
 /* Run a whole pass in steps of this many bytes. */
 static int pass(int64_t step_bytes, size_t map_slots) {
@@ -107,7 +107,7 @@ static int pass(int64_t step_bytes, size_t map_slots) {
     int result = log_clean_begin(one, &map, &rules, &c);
     if (result == 0) {
         while ((result = log_clean_step(c, step_bytes)) == 1) {}
-        log_clean_figures(c, &figures);
+        log_clean_stats(c, &figures);
         log_clean_end(c);
     }
     offset_map_free(&map);
@@ -145,38 +145,38 @@ static const char *const CLEANED =
 /* ---- the survey before a pass ---- */
 
 static void look(void) {
-    struct log_clean_look l;
+    struct log_clean_estimate l;
     make_three();
     int64_t first = one->view.segments[0]->bytes, second = one->view.segments[1]->bytes,
             third = one->view.segments[2]->bytes;
-    log_clean_look(one, &rules, &l);
+    log_clean_estimate(one, &rules, &l);
     CHECK(l.clean_bytes == 0 && l.dirty_bytes == first + second + third && l.first_dirty == 0);
     CHECK(l.cleanable_end == 9 && l.first_dirty_timestamp == 10);
     rules.first_dirty = 4;
-    log_clean_look(one, &rules, &l);
+    log_clean_estimate(one, &rules, &l);
     CHECK(l.clean_bytes == first && l.dirty_bytes == second + third && l.first_dirty == 4);
     CHECK(l.first_dirty_timestamp == 30);
     rules.first_dirty = 5; /* inside a segment, which is dirty as a whole */
-    log_clean_look(one, &rules, &l);
+    log_clean_estimate(one, &rules, &l);
     CHECK(l.clean_bytes == first && l.dirty_bytes == second + third && l.first_dirty == 5);
     rules.first_dirty = 100;
-    log_clean_look(one, &rules, &l);
+    log_clean_estimate(one, &rules, &l);
     CHECK(l.dirty_bytes == 0 && l.first_dirty == 9 && l.first_dirty_timestamp == -1);
     /* Recent segments wait, and so do all later ones; clean segments are surveyed again. */
     rules.first_dirty = 0;
     rules.min_compaction_lag_ms = NOW - 40;
-    log_clean_look(one, &rules, &l);
+    log_clean_estimate(one, &rules, &l);
     CHECK(l.cleanable_end == 7 && l.dirty_bytes == first + second);
     rules.min_compaction_lag_ms = NOW - 39;
-    log_clean_look(one, &rules, &l);
+    log_clean_estimate(one, &rules, &l);
     CHECK(l.cleanable_end == 4 && l.dirty_bytes == first);
     rules.first_dirty = 7;
-    log_clean_look(one, &rules, &l);
+    log_clean_estimate(one, &rules, &l);
     CHECK(l.cleanable_end == 7 && l.dirty_bytes == 0);
     rules.first_dirty = 0;
     rules.min_compaction_lag_ms = 0;
     CHECK(log_move_start(one, 4, NOW) == 0);
-    log_clean_look(one, &rules, &l);
+    log_clean_estimate(one, &rules, &l);
     CHECK(l.first_dirty == 4 && l.dirty_bytes == second + third);
     let_go();
 }
@@ -333,7 +333,7 @@ static void leave_alone(void) {
 
 /* Segments with an open transaction are not cleaned, nor any later ones. */
 static void wait_for_transactions(void) {
-    struct log_clean_look l;
+    struct log_clean_estimate l;
     begin_log();
     put("A", "one", 10);
     seal();
@@ -346,10 +346,10 @@ static void wait_for_transactions(void) {
     seal();
     put("A", "last", 50);
     CHECK(ends_are(0, 2, 6, 6));
-    log_clean_look(one, &rules, &l);
+    log_clean_estimate(one, &rules, &l);
     CHECK(l.cleanable_end == 1 && l.dirty_bytes == one->view.segments[0]->bytes);
     CHECK(append_marker(7, 0, true, 1) == 0 && ends_are(0, 7, 7, 7));
-    log_clean_look(one, &rules, &l);
+    log_clean_estimate(one, &rules, &l);
     CHECK(l.cleanable_end == 5);
     int failed = 0;
     for (int after = 0; after < 60; after++) {

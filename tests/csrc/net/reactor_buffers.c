@@ -471,7 +471,7 @@ SCENE(connection_waits_until_input_memory_is_released) {
     send_part(&second, 90000, 0, 30000);
     CHECK(connection_of(&waits)->list == &reactor->input_waiting);
     CHECK(connection_of(&second)->list == &reactor->input_waiting);
-    CHECK(STAT(input_waits) >= 2 && reactor->relief.place != 0);
+    CHECK(STAT(input_waits) >= 2 && reactor->relief.heap_index != 0);
     CHECK(connection_of(&waits)->waiting_ms == now_ms());
     CHECK(reactor->relief.at_ms == now_ms() + RELIEF_MS);
     pass_ms(50);
@@ -508,7 +508,7 @@ SCENE(waiting_frame_with_the_fewest_missing_bytes_exceeds_the_limit) {
     settle();
     CHECK(reactor->over_limit_allowed == connection_of(&all_of[1]));
     CHECK(reactor->over_limit_since_ms == now_ms());
-    CHECK(reactor->relief.place != 0 && reactor->relief.at_ms == now_ms() + RELIEF_MS);
+    CHECK(reactor->relief.heap_index != 0 && reactor->relief.at_ms == now_ms() + RELIEF_MS);
     struct client small = connect_one();
     ask(&small, API_PRODUCE, 5, 'A', 0);
     CHECK(answered_in_time(&small) == 5 &&
@@ -560,7 +560,7 @@ SCENE(frames_wait_when_tiny_buffers_are_exhausted) {
     CHECK(answered(&late) == 0);
     after_ms(1);
     CHECK(answered(&late) == 4 && reactor->input_waiting.first == NULL);
-    CHECK(reactor->relief.place == 0 && !reactor->reclaiming_input && STAT(input_waits) == 1);
+    CHECK(reactor->relief.heap_index == 0 && !reactor->reclaiming_input && STAT(input_waits) == 1);
     end();
 }
 

@@ -42,7 +42,7 @@ SCENE(accepting_pauses_50_ms_at_the_connection_limit) {
     CHECK(!is_watched(l));
     leave(&c);
     after_ms(1);
-    CHECK(is_watched(l) && l->timer.place == 0);
+    CHECK(is_watched(l) && l->timer.heap_index == 0);
     knock();
     CHECK(STAT(connections) == 2 && STAT(accept_pauses) == 2);
     end();

@@ -26,7 +26,7 @@ enum { TIMERS = 200 };
 static int64_t naive_first(const struct timer *timers) {
     int64_t first = INT64_MAX;
     for (int i = 0; i < TIMERS; i++)
-        if (timers[i].place != 0 && timers[i].at_ms < first) first = timers[i].at_ms;
+        if (timers[i].heap_index != 0 && timers[i].at_ms < first) first = timers[i].at_ms;
     return first;
 }
 
@@ -46,7 +46,7 @@ static void timers_agree_with_a_search_through_all(void) {
         CHECK(timers_first_ms(&heap) == naive_first(timers));
         struct timer *due = timers_take(&heap, now);
         if (due != NULL)
-            CHECK(due->place == 0 && due->at_ms <= now && due->at_ms <= naive_first(timers));
+            CHECK(due->heap_index == 0 && due->at_ms <= now && due->at_ms <= naive_first(timers));
         else
             CHECK(naive_first(timers) > now);
     }

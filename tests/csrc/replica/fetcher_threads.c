@@ -148,7 +148,7 @@ static void disturb(struct fetchers *fs, int rounds) {
         struct pollfd ready = {fetchers_fd(fs), POLLIN, 0};
         poll(&ready, 1, 1);
         take_notices(fs);
-        fetch_partition_stats_take(followed[i], &figures);
+        fetch_partition_read_stats(followed[i], &figures);
         CHECK(figures.state >= FETCH_PARTITION_FETCHING && figures.state <= FETCH_PARTITION_LEFT);
         if (round % 3 == 0) {
             leave(fs, i);
