@@ -5,7 +5,7 @@
 #include "compaction/batch_filter.h"
 #include "compaction/pass.h"
 #include "format/batch.h"
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 
 struct clean_last { /* a producer's last batch; offset -1: the marker that began its epoch */
     int64_t producer_id, last_offset;

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "os/lock.h"
 
 /* Takes append.lock with no preallocation queued or running: before a file is cut, closed, or

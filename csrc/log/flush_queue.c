@@ -3,7 +3,7 @@
 
 #include <stdatomic.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "os/lock.h"
 #include "segment/log_dir.h"
 #include "segment/segment_path.h"

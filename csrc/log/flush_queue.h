@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "os/lock.h"
 
 /* Requests that the next group flushes the log up to its current end. */

@@ -16,7 +16,7 @@
 #include "log/log_failure.h"
 #include "log/log_replicas.h"
 #include "log/log_segments.h"
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "log/log_transactions.h"
 #include "log/log_waiters.h"
 #include "os/disk.h"

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "os/lock.h"
 
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end) LOG_APPENDING(log);

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 
 int64_t log_start_offset(const struct log *log) { return atomic_load(&log->ends.start_offset); }
 int64_t log_end_offset(const struct log *log) { return atomic_load(&log->ends.end_offset); }

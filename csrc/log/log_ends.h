@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "os/lock.h"
 
 /* The high watermark of a leader without other replicas. It never moves back, because consumers

@@ -12,8 +12,8 @@
 
 #include "format/batch.h"
 #include "log/log_failure.h"
-#include "log/log_internal.h"
 #include "log/log_segments.h"
+#include "log/log_struct.h"
 #include "os/lock.h"
 #include "segment/damage_report.h"
 #include "segment/leader_epochs.h"

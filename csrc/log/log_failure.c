@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "log/log_internal.h"
 #include "log/log_segments.h"
+#include "log/log_struct.h"
 #include "segment/log_dir.h"
 #include "segment/log_error.h"
 #include "segment/segment.h"

@@ -2,7 +2,7 @@
 #ifndef PYLOG_LOG_FAILURE_H
 #define PYLOG_LOG_FAILURE_H
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 
 /* Takes the log offline if another program unlinked its last segment's file. */
 void log_check_linked(struct log *log);

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 
 /* Keeps the recovery point at `offset` while a shortage prevents writing a small file. Nothing
  * is lost: a start from this offset rebuilds the file. */

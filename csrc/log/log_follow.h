@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 
 /* Sets the start and end of an empty log whose files do not exist yet. */
 void log_begin_at(struct log *log, int64_t offset) LOG_APPENDING(log);

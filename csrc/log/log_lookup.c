@@ -4,8 +4,8 @@
 
 #include "format/batch.h"
 #include "format/compress.h"
-#include "log/log_internal.h"
 #include "log/log_segments.h"
+#include "log/log_struct.h"
 #include "segment/damage_report.h"
 #include "segment/log_dir.h"
 #include "segment/log_error.h"

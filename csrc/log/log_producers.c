@@ -9,9 +9,9 @@
 
 #include "format/batch.h"
 #include "log/log_failure.h"
-#include "log/log_internal.h"
 #include "log/log_replay.h"
 #include "log/log_segments.h"
+#include "log/log_struct.h"
 #include "segment/log_dir.h"
 #include "segment/log_error.h"
 #include "segment/producer_state.h"

@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-#include "log/log_internal.h"
 #include "log/log_segments.h"
+#include "log/log_struct.h"
 
 /* Loads the newest valid snapshot at or below `end` and returns its offset, -1 if there is none.
  * Removes snapshots above `end` durably, because a later start would use them. */

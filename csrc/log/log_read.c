@@ -14,8 +14,8 @@
 
 #include "format/batch.h"
 #include "log/log_failure.h"
-#include "log/log_internal.h"
 #include "log/log_segments.h"
+#include "log/log_struct.h"
 #include "os/lock.h"
 #include "segment/cold_reads.h"
 #include "segment/file_range.h"

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "format/batch.h"
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "log/log_transactions.h"
 #include "os/meter.h"
 #include "segment/damage_report.h"

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 
 /* Walks a segment from `position`: producer state, epochs, index (with `index`), CRCs of batches
  * at or above `check_from`. Ends at the first invalid batch at or above `keep_below` (check_from

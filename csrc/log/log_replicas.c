@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #include "log/log_ends.h"
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "log/log_waiters.h"
 #include "os/clock.h"
 #include "os/lock.h"

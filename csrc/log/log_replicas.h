@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "os/lock.h"
 
 /* Moves the high watermark as far as the replicas in the metadata allow. */

@@ -3,8 +3,8 @@
 
 #include "log/log_ends.h"
 #include "log/log_epochs.h"
-#include "log/log_internal.h"
 #include "log/log_replicas.h"
+#include "log/log_struct.h"
 #include "log/log_waiters.h"
 #include "segment/log_error.h"
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "format/assertion.h"
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "os/disk.h"
 #include "os/lock.h"
 #include "segment/log_dir.h"

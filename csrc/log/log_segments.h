@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "os/lock.h"
 #include "segment/restart_checkpoint.h"
 #include "segment/segment_path.h"

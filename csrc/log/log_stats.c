@@ -2,8 +2,8 @@
 #include <stdlib.h>
 
 #include "format/batch.h"
-#include "log/log_internal.h"
 #include "log/log_segments.h"
+#include "log/log_struct.h"
 #include "os/meter.h"
 #include "segment/log_error.h"
 #include "segment/segment.h"

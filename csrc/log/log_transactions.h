@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 
 /* Updates the producers' state for an appended or replayed batch. Records an abort in the
  * segment, unless it is NULL. `batch`: the bytes of a marker, not read otherwise. Returns 0 or

@@ -9,7 +9,7 @@
 
 #include "log/flush_queue.h"
 #include "log/log_ends.h"
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "os/lock.h"
 #include "os/mailbox.h"
 #include "segment/log_dir.h"

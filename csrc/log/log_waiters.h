@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "log/log.h"
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 
 void log_wait_wake_some(struct log *log, enum log_wait_for kind, int64_t end);
 /* Called at every append after the end has moved, mostly without waiters. */

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "log_manager/flusher.h"
 #include "log_manager/log_manager.h"
 #include "os/disk.h"

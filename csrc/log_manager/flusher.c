@@ -16,7 +16,7 @@
 #include "log/flush_queue.h"
 #include "log/log_failure.h"
 #include "log/log_flush.h"
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "log/log_waiters.h"
 #include "log_manager/log_manager.h"
 #include "os/clock.h"

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "log_manager/log_manager.h"
 
 int log_recover(struct log *log, const struct log_checkpoint *given, int64_t now_ms)

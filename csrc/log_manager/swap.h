@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 
 /* Replaces adjacent segments by `fresh` (its file is on disk as
  * `.log.cleaned`). Without bytes it only removes them. Takes the reference if `fresh` has bytes

@@ -2,7 +2,8 @@
 
 Owns: nothing.
 Invariants: no files of csrc/ call each other in a cycle; two files of a folder have no static
-  function of the same name; a header named *_internal.h is included only by its own folder.
+  function of the same name; a header named *_internal.h is included only by its own folder, and
+  one of RESTRICTED only by the folders listed there.
 """
 
 import functools
@@ -18,7 +19,7 @@ _DIRECTIVE = re.compile(r"^#(?:.*\\\n)*.*$", re.M)
 _DEFINITION = re.compile(r"^((?!typedef\b)(?:[\w*]+[ \n]+\**)+)(\w+)\(([^;{}]*?)\)"
                          r"(?:\s*[A-Z_]+(?:\([^)]*\))?)*\s*\{", re.M)
 _CALL = re.compile(r"\b([a-z]\w*)\(")
-_INTERNAL = re.compile(r"^#include \"(?P<folder>[\w/]+)/\w+_internal\.h\"", re.M)
+_INCLUDE = re.compile(r"^#include \"(?P<header>(?P<folder>[\w/]+)/\w+\.h)\"", re.M)
 # (folder, function) of names that two files of a folder share. The list only gets shorter.
 SHARED_NAMES: set[tuple[str, str]] = {
     ("csrc/columns", "headers_put"),
@@ -26,22 +27,8 @@ SHARED_NAMES: set[tuple[str, str]] = {
     ("csrc/compaction", "make_room"),
     ("csrc/os", "put"),
 }
-# (file, folder of the header) of includes of another folder's internal header.
-FOREIGN_INTERNALS: set[tuple[str, str]] = {
-    ("csrc/compaction/pass.c", "log"),
-    ("csrc/compaction/pass_internal.h", "log"),
-    ("csrc/log_manager/directory.c", "log"),
-    ("csrc/log_manager/flush_all.c", "log"),
-    ("csrc/log_manager/flusher.c", "log"),
-    ("csrc/log_manager/move.c", "log"),
-    ("csrc/log_manager/open.c", "log"),
-    ("csrc/log_manager/recovery.c", "log"),
-    ("csrc/log_manager/recovery.h", "log"),
-    ("csrc/log_manager/retention.c", "log"),
-    ("csrc/log_manager/swap.c", "log"),
-    ("csrc/log_manager/swap.h", "log"),
-    ("csrc/log_manager/truncate.c", "log"),
-}
+# Headers of a structure, and the folders that may include them.
+RESTRICTED = {"log/log_struct.h": {"log", "log_manager", "compaction"}}
 
 
 class Function(NamedTuple):
@@ -97,9 +84,13 @@ def shared_names(texts: dict[PurePath, str]):
 
 
 def foreign_internals(texts: dict[PurePath, str]):
-    """Yield (file, folder) of includes of an internal header of another folder."""
+    """Yield (file, header) of includes of a header that the file's folder may not include."""
     for path, text in sorted(texts.items()):
         if path.parts[0] == "csrc" and path.suffix in {".c", ".h"}:
-            for match in _INTERNAL.finditer(text):
-                if match["folder"] != path.parts[1]:
-                    yield str(path), match["folder"]
+            for match in _INCLUDE.finditer(text):
+                header = match["header"]
+                own = {match["folder"]} if header.endswith("_internal.h") else None
+                allowed = RESTRICTED.get(header, own)
+                if allowed is not None and path.parts[1] not in allowed:
+                    yield str(path), header
+

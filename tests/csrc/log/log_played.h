@@ -16,8 +16,8 @@
 
 #include "log/flush_queue.h"
 #include "log/log_flush.h"
-#include "log/log_internal.h"
 #include "log/log_segments.h"
+#include "log/log_struct.h"
 #include "log_manager/flusher.h"
 #include "log_manager/log_manager.h"
 #include "log_scenes.h"

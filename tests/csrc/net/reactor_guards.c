@@ -370,6 +370,8 @@ SCENE(only_failures_before_use_are_reported) {
     static const char *const failures[] = {"we are not trusted", "we are not trusted", NULL};
     for (int i = 0; i < 3; i++) {
         maker_seen.failure = failures[i];
+        send_bytes_of(clients[i], "x", 1); /* completes the handshake */
+        settle();
         connection_of(clients[i])->state = CONNECTION_FAILED;
         send_bytes_of(clients[i], "x", 1);
         settle();

@@ -2,7 +2,7 @@
  * serve_acknowledgements DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include <unistd.h>
 
-#include "log/log_internal.h"
+#include "log/log_struct.h"
 #include "log_manager/log_manager.h"
 #include "segment/log_dir.h"
 #include "segment/segment.h"

@@ -1,9 +1,10 @@
-/* The structure behind log.h, for the modules of csrc/log/ and those above them.
+/* The structure behind log.h, for the modules that maintain logs: csrc/log/, log_manager/ and
+ * compaction/. All others use log.h.
  *
  * Lock order: log->flush.lock, append.lock, view.lock; then the locks in segment/log_dir.h.
  * log->wait.lock is taken last; the directory's logs_lock comes before it. */
-#ifndef PYLOG_LOG_INTERNAL_H
-#define PYLOG_LOG_INTERNAL_H
+#ifndef PYLOG_LOG_STRUCT_H
+#define PYLOG_LOG_STRUCT_H
 
 #include <dirent.h>
 #include <stdatomic.h>
