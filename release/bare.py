@@ -12,6 +12,7 @@ codec is written and read, TLS is loaded, and a broker starts and stops.
 
 from __future__ import annotations
 
+import argparse
 import platform
 import re
 import shutil
@@ -57,18 +58,41 @@ echo bare: all of it works
 
 
 def main(argv: list[str]) -> int:
-    for name in argv:
-        proven(Path(name).resolve())
+    parser = argparse.ArgumentParser(prog="python -m release.bare")
+    parser.add_argument("wheels", nargs="+", type=Path)
+    parser.add_argument("--if-possible", action="store_true",
+                        help="only report the wheels that cannot run on this machine")
+    options = parser.parse_args(argv)
+    not_run = []
+    for wheel in options.wheels:
+        missing = missing_emulator(parts_of(wheel)[1])
+        if missing and options.if_possible:
+            not_run.append(f"{wheel.name}: not run: {missing}")
+        else:
+            proven(wheel.resolve())
+    print("\n".join(not_run), end="\n" if not_run else "")
     return 0
 
 
-def proven(wheel: Path) -> str:
-    """Return the output of the test in the bare root."""
+def parts_of(wheel: Path) -> tuple[str, Target]:
+    """Return the Python version and the target in a wheel's name."""
     python = re.search(r"-cp3(\d+)-", wheel.name)
     target = TARGETS.get(wheel.stem.rpartition("-")[2])
     if python is None or target is None or target.is_musl:
         raise SystemExit(f"{wheel.name}: no Debian has a Python for it")
-    version = f"3.{python[1]}"
+    return f"3.{python[1]}", target
+
+
+def missing_emulator(target: Target) -> str:
+    """Return what is missing to run programs of the target here, "" if nothing is."""
+    if target.machine == platform.machine() or (EMULATORS / f"qemu-{target.machine}").exists():
+        return ""
+    return f"{target.machine} cannot run here: apt install qemu-user-static binfmt-support"
+
+
+def proven(wheel: Path) -> str:
+    """Return the output of the test in the bare root."""
+    version, target = parts_of(wheel)
     root, interpreter = bare_root(version, target)
     fetch_wheels(wheel, version, target, root / "wheels")
     (root / "numbers").write_text("".join(f"{number}\n" for number in range(1, 1001)))
@@ -90,6 +114,7 @@ def inside(root: Path, script: str, **environment: str) -> str:
     """Run a shell script in a root that reaches only itself. Return its output; exit if it fails.
     """
     command = (f"ip link set lo up; mount -t proc proc {root}/proc; "
+               f"mount --rbind /dev {root}/dev; "
                f"exec chroot {root} /bin/sh -c \"$SCRIPT\"")
     # The mounts and the network disappear when the program ends.
     done = subprocess.run(["unshare", "--mount", "--net", "/bin/sh", "-c", command], text=True,
@@ -103,22 +128,37 @@ def inside(root: Path, script: str, **environment: str) -> str:
 
 def bare_root(python: str, target: Target) -> tuple[Path, str]:
     """Return a Debian with Python, and the interpreter in it. Runs debootstrap the first time."""
-    if target.machine != platform.machine() and not (EMULATORS / f"qemu-{target.machine}").exists():
-        raise SystemExit(f"{target.machine} cannot run here: "
-                         "apt install qemu-user-static binfmt-support")
+    missing = missing_emulator(target)
+    if missing:
+        raise SystemExit(missing)
     suite = pythons.PYTHONS[python]
     made = ROOTS / f"{python}-{target.architecture}"
     if not made.exists():
         partial = made.with_name(f"{made.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         ROOTS.mkdir(parents=True, exist_ok=True)
-        run(["debootstrap", "--variant=minbase", f"--arch={target.architecture}",
+        is_foreign = target.machine != platform.machine()
+        run(["debootstrap", *(["--foreign"] if is_foreign else []), "--variant=minbase",
+             f"--arch={target.architecture}",
              f"--include={'python3,python3-venv' if suite else 'ca-certificates'}",
              suite or OTHER, str(partial), mirror(), SCRIPT])
+        if is_foreign:
+            unpack_packages(partial)
         if suite is None:
             shutil.copytree(pythons.unpacked(CACHE, target), partial / "opt" / "python")
         partial.rename(made)
     return made, "python3" if suite else f"/opt/python/bin/python{python}"
+
+
+def unpack_packages(root: Path) -> None:
+    """Unpack the packages that debootstrap downloaded.
+
+    Does not configure them: that takes a quarter of an hour under QEMU, and Python works without.
+    """
+    for package in sorted((root / "var/cache/apt/archives").glob("*.deb")):
+        run(["sh", "-c", 'dpkg-deb --fsys-tarfile "$1" '
+             '| tar -C "$2" --keep-directory-symlink -xf -', "sh", str(package), str(root)])
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
 
 
 if __name__ == "__main__":
