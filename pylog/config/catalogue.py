@@ -72,9 +72,10 @@ INTERNAL = frozenset((
 
 # Settings of Kafka's plug-ins. They are in no ConfigDef table, but common in server.properties.
 PLUGIN = {
-    "allow.everyone.if.no.acl.found": "With an authorizer: resources without an ACL are open to "
-                                      "all.",
-    "super.users": "With an authorizer: principals that may do everything.",
+    "allow.everyone.if.no.acl.found": "With an authorizer: if true, resources without an ACL are "
+                                      "open to all; false by default.",
+    "super.users": "With an authorizer: principals that may do everything, separated by "
+                   "semicolons: User:admin;User:node.",
 }
 PLUGIN_PREFIXES = ("listener.name.", "rlmm.config.", "rsm.config.", "config.providers.")
 

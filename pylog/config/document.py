@@ -80,6 +80,9 @@ def document() -> str:
     former = [f"| {old} | {new} |" for old, new in sorted(catalogue.FORMER_NAMES.items())]
     parts = [_INTRODUCTION, "## pylog's own\n", _table(catalogue.broker(name) for name in own),
              _FORMER_NAMES + "\n".join(former) + "\n",
+             "## Settings of the authorizer\n",
+             "| setting | effect |\n|---|---|\n" + "\n".join(
+                 _row(name, text) for name, text in catalogue.PLUGIN.items()) + "\n",
              "## Broker settings in effect\n",
              _table(setting for setting in kafkas if setting.effect == "live"),
              "## Settings of Kafka without effect\n",

@@ -264,9 +264,12 @@ class Settings:
         elif name in groups.names():
             setting, value = groups.group(name), groups.group_config({}, self)[name]
             origin = next((self.origin(key) for key in setting.synonyms), "default")
+        elif name in catalogue.PLUGIN:
+            return "\n".join([f"{name} = {self.value(name) or '(unset)'}",
+                              f"  {catalogue.PLUGIN[name]}", "  changes: at start only"])
         else:
-            raise _unknown(
-                name, catalogue.broker_names() + catalogue.topic_names() + groups.names())
+            raise _unknown(name, catalogue.broker_names() + catalogue.topic_names()
+                           + groups.names() + list(catalogue.PLUGIN))
         return "\n".join(_explanation(setting, value, origin))
 
     def listing(self) -> list[str]:

@@ -227,6 +227,13 @@ def test_explain_shows_value_origin_default_unit_and_effect():
         Settings().explain("num.network.thread")
 
 
+def test_explain_shows_settings_of_the_authorizer():
+    text = Settings.load(None, ["super.users=User:ann"]).explain("super.users")
+    assert text.startswith("super.users = User:ann\n") and "separated by semicolons" in text
+    with pytest.raises(ConfigError, match="nearest valid name: super.users"):
+        Settings().explain("super.user")
+
+
 def test_explain_shows_group_settings_and_required_restarts():
     settings = Settings({"group.consumer.session.timeout.ms": "50000"})
     told = settings.explain("consumer.session.timeout.ms")
