@@ -6,6 +6,7 @@ Invariants: a value that both languages need is written only in C: Python import
 """
 
 import ast
+import functools
 import operator
 import re
 from pathlib import PurePath
@@ -140,9 +141,11 @@ def _value_of_c(text: str, terms: dict[str, str]) -> int | None:
         return None
 
 
-def of_python(path: PurePath, text: str):
-    """Yield (line, name, value) of each integer constant of a module or a class."""
+@functools.cache
+def of_python(path: PurePath, text: str) -> list[tuple[int, str, int]]:
+    """Return (line, name, value) of each integer constant of a module or a class."""
     known: dict[str, int] = {}
+    found = []
     for line, node in _assignments(path, text):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
@@ -153,7 +156,8 @@ def of_python(path: PurePath, text: str):
                 number = _value(value, known) if value is not None else None
                 if isinstance(name, ast.Name) and _NAME.fullmatch(name.id) and number is not None:
                     known[name.id] = number
-                    yield line, name.id, number
+                    found.append((line, name.id, number))
+    return found
 
 
 def _assignments(path: PurePath, text: str):

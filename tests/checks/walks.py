@@ -15,6 +15,7 @@ step without a caller is called by the event loop.
 """
 
 import ast
+import functools
 import sys
 from pathlib import PurePath
 from typing import NamedTuple
@@ -297,8 +298,12 @@ def broken(texts: dict[PurePath, str]):
 
 def _calls(path: PurePath, texts: dict[PurePath, str]) -> dict[str, set[str]]:
     """Return function name -> names that the function calls (C) or uses (Python)."""
-    text = texts.get(path, "")
-    if path.suffix != ".py":
+    return _calls_of(path.suffix, texts.get(path, ""))
+
+
+@functools.cache
+def _calls_of(suffix: str, text: str) -> dict[str, set[str]]:
+    if suffix != ".py":
         return {name: set(function.calls) for name, function in c_calls.functions(text).items()}
     found: dict[str, set[str]] = {}
     for node in ast.walk(ast.parse(text)):

@@ -6,6 +6,7 @@ from pathlib import Path
 from release.messages import Message, messages, native_messages, page
 
 ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/reference/messages.md"
 
 
 def test_log_lines_errors_and_other_texts_are_listed_with_their_fields():
@@ -38,10 +39,10 @@ cdef f():
 
 
 def test_the_page_is_current():
-    assert (ROOT / "docs/reference/messages.md").read_text() == page(ROOT), "run `make docs`"
+    assert PAGE.read_text() == page(ROOT), "run `make docs`"
 
 
 def test_messages_do_not_repeat_words():
-    found = [line for line in page(ROOT).splitlines()
+    found = [line for line in PAGE.read_text().splitlines()
              if re.search(r"\b([A-Za-z]+) \1\b", line.partition("``")[2])]
     assert found == []
