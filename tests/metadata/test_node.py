@@ -359,21 +359,6 @@ def test_a_start_after_a_crash_reads_a_bounded_tail(tmp_path, monkeypatch):
     node.stop()
 
 
-def test_stop_that_cannot_store_its_state_is_unclean(tmp_path, monkeypatch):
-    node = Node(tmp_path)
-    node.create("a")
-
-    def refuse(*args, **fields):
-        raise StoreError("no space")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "save", refuse)
-        node.stop()
-    node = Node(tmp_path)
-    assert node.image.partition("a", 0).leader_epoch == 1
-    node.stop()
-
-
 class Restarts(RuleBasedStateMachine):
     """Topics are created and deleted, nodes stop and crash: the image always equals the replayed
     log.

@@ -231,20 +231,6 @@ def test_rejoined_member_does_not_expire_while_its_response_is_pending(store):
     assert joined(store, "again") is None and len(store.group.members) == 2
 
 
-def test_member_that_never_fetches_its_first_response_expires_after_five_minutes(store):
-    store.join("a", session_ms=60_000)
-    store.run(DELAY_MS)
-    sync(store, "s", "client-0", 1)
-    store.join("new", session_ms=60_000, rebalance_ms=10**6)
-    for _ in range(5):
-        store.run(50_000)
-        assert store.heartbeat("client-0", 1) == REBALANCING
-    store.run(49_999)
-    assert len(store.group.members) == 2
-    store.run(1)
-    assert joined(store, "new") == UNKNOWN and list(store.group.members) == ["client-0"]
-
-
 def test_only_a_joined_group_is_notified_to_rejoin(store):
     store.stable("a")
     for rebalances in (2, 2):

@@ -11,7 +11,6 @@ from tests.coordinator.groups.test_shard import LIMITS, Machine
 from tests.coordinator.world import loaded
 
 BYTES_MAX, PROTOCOLS_MAX = 512 << 10, 1000
-ASSIGNMENT_BYTES_MAX = 8 << 20
 
 
 @pytest.fixture
@@ -107,18 +106,6 @@ def test_sync_during_a_rebalance_reports_it(store):
     assert sync(store, "s", second, 1).error_code == E.REBALANCE_IN_PROGRESS
 
 
-@pytest.mark.parametrize(("more", "error"), [(0, E.NONE), (1, E.MESSAGE_TOO_LARGE)])
-def test_assignments_may_have_so_many_bytes_together(store, more, error):
-    store.join("a")
-    store.run(100)
-    half = ASSIGNMENT_BYTES_MAX // 2
-    row = messages.SyncGroupRequest.SyncGroupRequestAssignment
-    got = sync(store, "s", "client-0", 1, assignments=[
-        row(member_id="client-0", assignment=bytes(half)),
-        row(member_id="nobody", assignment=bytes(half + more))])
-    assert got.error_code == error
-
-
 def test_sync_in_a_stable_group_returns_the_assignment(store):
     first, second = store.stable("a", "b")
     got = sync(store, "again", second, 1)
@@ -137,14 +124,6 @@ def test_invalid_heartbeat_is_rejected(store):
     store.groups.heartbeat(messages.HeartbeatRequest(group_id="", member_id=member))
     assert store.groups.heartbeat(
         messages.HeartbeatRequest(group_id="", member_id=member)) == E.INVALID_GROUP_ID
-
-
-def test_heartbeat_of_another_generation_does_not_extend_the_session(store):
-    member, = store.stable("a")
-    store.run(900)
-    assert store.heartbeat(member, 2) == E.ILLEGAL_GENERATION
-    store.run(100)
-    assert store.heartbeat(member, 1) == E.UNKNOWN_MEMBER_ID
 
 
 def test_leaving_a_missing_group_is_reported(store):
@@ -241,13 +220,6 @@ def test_the_text_of_a_commit_may_have_so_many_characters(store, length, error):
     assert (found[0] is None) == bool(error) and found[1].offset == 6 and found[2] is None
 
 
-def test_fully_rejected_commit_creates_no_group(store):
-    request = messages.OffsetCommitRequest(group_id="g", retention_time_ms=-1)
-    assert offsets.commit(store.groups, request, [
-        ("t", bytes(16), 0, 5, -1, "x" * 11)]) == [12]
-    assert "g" not in store.groups.groups and store.groups.records == []
-
-
 @pytest.mark.parametrize(("version", "error"), [(8, 22), (9, 69)])
 def test_commit_with_a_generation_and_no_group_is_rejected(store, version, error):
     request = messages.OffsetCommitRequest(
@@ -272,16 +244,6 @@ def test_commit_during_a_rebalance_is_accepted_and_extends_the_session(store):
         store.run(900)
         assert store.commit(5, second, 1) == 0
     assert second in store.group.members
-
-
-def test_unsubscribed_offsets_are_deleted(store):
-    assert offsets.delete(store.groups, "", []) == (E.INVALID_GROUP_ID, {})
-    assert offsets.delete(store.groups, "g", []) == (E.GROUP_ID_NOT_FOUND, {})
-    store.commit(5)
-    store.commit(6, topic="u")
-    assert offsets.delete(store.groups, "g", [("t", [0, 1])]) == (E.NONE, {"t": E.NONE})
-    assert list(store.group.offsets) == [("u", 0)]
-    assert store.settle().log[-1][1] is None
 
 
 def test_offsets_of_other_protocols_than_consumers_are_deleted_when_the_group_is_empty(store):

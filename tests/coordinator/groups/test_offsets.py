@@ -138,15 +138,6 @@ def test_an_instance_under_an_older_member_id_is_fenced(store):
     assert commit_open(store, member=member, instance="i", generation=generation) == [0]
 
 
-def test_commit_during_a_join_phase_extends_the_session(store):
-    first, = store.stable("a")
-    store.join("b")
-    assert store.group.state == "PreparingRebalance"
-    store.run(400)
-    assert commit(store, member=first, generation=1) == 0
-    assert committed(store) == {("t", 0): 1}
-
-
 @pytest.mark.parametrize("commits, left", [(True, 1), (False, 0)])
 def test_a_commit_is_a_sign_of_life(store, commits, left):
     member, = store.stable("a")

@@ -25,7 +25,7 @@ from pylog.protocol import messages
 PARTITIONS = 4
 TOPIC_ID = bytes(15) + b"\x05"
 PLACE = "t", TOPIC_ID, 0
-FIRST_AT, SECOND_AT = 0, 1  # log directories, in turn
+FIRST_AT = 0  # a log directory
 
 
 def commit_request(group_id: str):
@@ -181,18 +181,6 @@ def test_members_waiting_for_others_are_rejected_on_reload(on_node):
         assert first.error_code == 0 and not waiting.is_set
         node.disks[FIRST_AT].set_disk(DISK_FULL)
         node.shard(0)[0].journal.write([(b"key", b"value")])
-        async with asyncio.timeout(20):
-            assert (await waiting).error_code == 16
-    on_node(scenario)
-
-
-def test_members_waiting_on_a_failing_disk_are_rejected(on_node):
-    async def scenario(node):
-        first = await node.join(0)
-        waiting = node.join(0)
-        assert first.error_code == 0 and not waiting.is_set
-        # Nothing of this partition is written when its disk fails.
-        node.disks[FIRST_AT].fail(5)
         async with asyncio.timeout(20):
             assert (await waiting).error_code == 16
     on_node(scenario)

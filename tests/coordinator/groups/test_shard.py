@@ -240,15 +240,6 @@ def test_the_protocol_that_most_members_prefer_is_chosen(store):
     assert store.answers["a"].protocol_name == "two"
 
 
-def test_commit_requires_the_members_generation(store):
-    member, = store.stable("a")
-    assert store.commit(5, member, 1) == 0
-    assert store.commit(6, member, 2) == 22
-    assert store.commit(6, "x", 1) == 25
-    assert store.commit(6) == 25
-    assert offsets.fetch(store.groups, "g", None, False)[0][1][0][1].offset == 5
-
-
 def test_a_commit_counts_as_a_heartbeat(store):
     member, = store.stable("a")
     store.run(900)

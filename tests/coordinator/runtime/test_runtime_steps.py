@@ -15,7 +15,6 @@ from tests.coordinator.runtime.test_runtime import (
     KEYS,
     NOT_COORDINATOR,
     OTHERS,
-    UNKNOWN,
     US,
     count,
     counted_at_last,
@@ -336,14 +335,3 @@ def test_a_snapshot_is_of_a_log_that_has_its_last_record(applied, is_of_log):
     memory.last = applied
     partition_log = SimpleNamespace(end_offset=10, epoch_of=lambda offset: 1)
     assert _is_of_log(memory, partition_log) == is_of_log
-
-
-def test_failed_step_returns_an_unknown_error(on_node):
-    async def scenario(node, runtime):
-        def failing(state_machine):
-            raise KeyError("planted")
-
-        assert await runtime.run(KEYS[0], DeferredResponse(lambda code: code), failing) == UNKNOWN
-        assert runtime.shards()[1] is True
-        assert [shard.index for shard in runtime.shards()[0]] == [1]
-    on_node(scenario)

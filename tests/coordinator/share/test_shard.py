@@ -1,8 +1,7 @@
 """The states of share partitions, and their records."""
 
-import random
 
-from pylog.coordinator.share.partition_state import NO_OFFSET, Batch, ShareKey, combined, is_key
+from pylog.coordinator.share.partition_state import NO_OFFSET, Batch, ShareKey, is_key
 from pylog.coordinator.share.shard import ShareStates
 from pylog.protocol.errors import ErrorCode
 from tests.coordinator.world import Clock, loaded
@@ -109,22 +108,3 @@ def test_share_partitions_of_a_deleted_topic_are_removed():
     made._leader_epoch_of = lambda topic, index: None
     made.forget_gone()
     assert not made.states and made.records[-1][1] is None
-
-
-def test_of_overlapping_states_the_later_delivery_counts():
-    for seed in range(1000):
-        rng = random.Random(seed)
-        rows = []
-        for _ in range(rng.randrange(12)):
-            first = rng.randrange(40)
-            rows.append(Batch(first, first + rng.randrange(10), rng.choice((0, 2, 4)),
-                              rng.randrange(1, 4)))
-        start = rng.randrange(20)
-        wanted = {}
-        for row in rows:
-            for at in range(max(row.first, start), row.last + 1):
-                wanted[at] = max(wanted.get(at, (0, 0)), (row.deliveries, row.state))
-        found = combined(rows, start)
-        assert {at: (row.deliveries, row.state) for row in found
-                for at in range(row.first, row.last + 1)} == wanted, seed
-        assert all(a.last < b.first for a, b in zip(found, found[1:], strict=False)), seed

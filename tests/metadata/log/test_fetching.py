@@ -347,9 +347,3 @@ def test_fetch_requests_the_configured_bytes(monkeypatch):
     world = World(monkeypatch, controller_quorum_fetch_max_bytes="54321").follow()
     assert world.asked[0][2].max_bytes == 54_321
     assert world.requests[0].partition_max_bytes == 54_321
-
-
-def test_failed_fetches_are_retried_after_the_configured_pause(monkeypatch):
-    world = World(monkeypatch, ["no connection"] * 4, controller_quorum_retry_backoff_ms="700")
-    world.follow(10)
-    assert min(world.gaps([time for time, _ in world.dials[:4]])) >= 0.7

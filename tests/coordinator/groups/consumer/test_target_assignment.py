@@ -71,15 +71,6 @@ def test_topic_hint_without_a_change_keeps_the_epoch_and_is_used_once(state_mach
     assert state_machine.group.refresh_ms == state_machine.groups.clock.now_ms() + NEVER_MS
 
 
-def test_topics_without_partitions_in_the_group_are_not_checked(state_machine):
-    state_machine.join("a")
-    before = state_machine.group.refresh_ms
-    target_assignment.topics_changed(state_machine.groups, {"u", "other"})
-    assert state_machine.group.refresh_ms == before
-    target_assignment.topics_changed(state_machine.groups, {"u", "t"})
-    assert state_machine.group.refresh_ms == 0
-
-
 def test_newest_hinted_image_version_is_stored(state_machine):
     assert state_machine.groups.topics_version < 5
     target_assignment.topics_changed(state_machine.groups, set())

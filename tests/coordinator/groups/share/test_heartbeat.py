@@ -164,15 +164,6 @@ def test_silent_and_leaving_members_are_removed():
     world.run(1000)
 
 
-def test_the_assignment_is_not_computed_again_too_soon():
-    world = World(OBEYED._replace(assignment_ms=500))
-    epoch = world.beat().member_epoch
-    world.initialize()
-    assert world.beat(epoch=epoch, topics=None).member_epoch == epoch
-    world.clock.ms += 500
-    assert assigned(world.beat(epoch=epoch, topics=None)) == {T: [0, 1]}
-
-
 def test_group_is_restored_from_its_snapshot_and_its_records():
     world = World()
     world.joined()

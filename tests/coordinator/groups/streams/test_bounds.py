@@ -178,13 +178,6 @@ def test_group_that_was_empty_waits_for_its_initial_delay_again():
     assert len(active) == 4
 
 
-def test_joined_member_has_no_tasks_during_the_initial_delay():
-    state_machine = Machine(initial_rebalance_delay_ms=100)
-    assert told(state_machine.join("a")) == (set(), set())
-    assert state_machine.group.assignment_epoch < state_machine.group.epoch
-    assert told(state_machine.beat("a", epoch_of(state_machine))) is None
-
-
 def test_a_clock_that_was_set_back_holds_no_target_up(monkeypatch):
     state_machine = Machine(assignment_interval_ms=100)
     state_machine.join("a")

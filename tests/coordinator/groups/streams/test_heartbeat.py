@@ -232,6 +232,7 @@ def test_older_epoch_is_accepted_with_assigned_tasks_only(state_machine):
     owned = {id_: {index for one, index in kept if one == id_} for id_ in "01"}
     assert state_machine.full("a", 2, owned).member_epoch == 3
     assert state_machine.full("a", 2, owned).member_epoch == 3
+    assert state_machine.full("a", 1, owned).error_code == 110
     assert state_machine.full("a", 2, {"0": {0, 1}, "1": {0, 1}}).error_code == 110
     assert state_machine.beat("a", 2).error_code == 110
     assert state_machine.beat("a", 4).error_code == 110

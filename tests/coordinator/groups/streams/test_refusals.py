@@ -10,7 +10,7 @@ from tests.coordinator.groups.streams.test_heartbeat import Machine, word_count
 from tests.coordinator.streams_world import SESSION_MS, SOURCE, rows, subtopology, topology
 
 REQUEST = messages.StreamsGroupHeartbeatRequest
-INVALID, FENCED = ErrorCode.INVALID_REQUEST, ErrorCode.FENCED_MEMBER_EPOCH
+INVALID = ErrorCode.INVALID_REQUEST
 UNKNOWN, NO_GROUP, FULL = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND,
                            ErrorCode.GROUP_MAX_SIZE_REACHED)
 TASKS = {"0": {0, 1}, "1": {0, 1}}
@@ -100,21 +100,6 @@ def test_unknown_member_is_rejected_without_effect(store):
     for epoch in (1, -1):
         assert store.beat("b", epoch).error_code == UNKNOWN
     assert taken(store) == 0 and store.groups.events["member_left"] == 0
-
-
-@pytest.mark.parametrize("step, owned, code", [
-    (0, None, 0), (1, None, FENCED), (-1, None, FENCED), (-1, {"0": {0}}, 0),
-    (-2, {"0": {0}}, FENCED)])
-def test_previous_epoch_is_accepted_with_assigned_tasks(
-        store, step, owned, code):
-    store.join("a")
-    member = store.group.members["a"].copy()
-    member.previous_epoch, member.epoch = member.epoch, member.epoch + 1
-    store.group.put(member)
-    store.group.epoch = store.group.assignment_epoch = member.epoch
-    fields = {} if owned is None else {
-        "active_tasks": rows(owned), "standby_tasks": [], "warmup_tasks": []}
-    assert store.beat("a", member.epoch + step, **fields).error_code == code
 
 
 @pytest.mark.parametrize("owned, code", [
