@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -30,7 +31,7 @@ from pylog.config.console_access import NONE, auth, is_loopback
 from pylog.console import permissions
 from pylog.console.audit import Audit
 from pylog.console.clusters import (
-    SASL_MECHANISMS, ClusterConfig, ClusterSession, open_session,
+    ANONYMOUS, SASL_MECHANISMS, ClusterConfig, ClusterSession, open_session,
 )
 from pylog.console.groups.history import DUTY, LagHistory
 from pylog.console.groups.samples import LagSamples
@@ -87,6 +88,7 @@ class Console:
         self.sessions = Sessions(settings["console.session.idle.ms"] / 1000,
                                  settings["console.session.max.ms"] / 1000, self.is_secure, seconds)
         self.throttle = Throttle(seconds)
+        self.streams: Counter[str] = Counter()  # Open live pages by user.
         self.lag_samples = LagSamples()
         interval_ms = settings["console.lag.interval.ms"]
         # By cluster: those that the console can read with its own account.
@@ -135,7 +137,7 @@ class Console:
 
     async def session_without_login(self, address: str) -> Session:
         """Return a new session of a console that needs no login."""
-        return await self.sessions.create("anonymous", address)
+        return await self.sessions.create_without_login(ANONYMOUS, address)
 
     async def cluster_session(self, session: Session, name: str) -> ClusterSession | None:
         """Return the session's connections to a cluster. None: the user must log in to it first.
@@ -348,9 +350,23 @@ async def _checked(console: Console, page: Page, request: Request) -> Response:
 
 async def _audited(console: Console, page: Page, request: Request, session: Session | None,
                    cluster: ClusterSession | None) -> Response:
-    """Run the view, and write the audit line with its outcome."""
+    """Run the view, and write the audit line with its outcome. A view that streams writes another
+    line at the end of the stream: request.state.audit_end().
+    """
     outcome = "failed"
     is_allowed = True
+
+    def write(outcome: str) -> None:
+        details = {**request.path_params, **getattr(request.state, "audit", {})}
+        details.pop("cluster", None)
+        principal = cluster.principal if cluster else session.principal if session else ""
+        console.audit.write(
+            page.audit or "", principal=details.pop("principal", principal),
+            address=address_of(request), session=session.hash if session else "",
+            cluster=cluster.name if cluster else "", allowed=is_allowed, outcome=outcome,
+            **details)
+
+    request.state.audit_end = functools.partial(write, "ended")
     try:
         response = await page.view(request, cluster)
         outcome = "done" if response.status_code < 400 else f"status {response.status_code}"
@@ -361,14 +377,7 @@ async def _audited(console: Console, page: Page, request: Request, session: Sess
     finally:
         wanted = request.method not in ("GET", "HEAD") or not page.changes
         if page.audit and wanted and getattr(request.state, "is_audited", True):
-            details = {**request.path_params, **getattr(request.state, "audit", {})}
-            details.pop("cluster", None)
-            principal = cluster.principal if cluster else session.principal if session else ""
-            console.audit.write(
-                page.audit, principal=details.pop("principal", principal),
-                address=address_of(request), session=session.hash if session else "",
-                cluster=cluster.name if cluster else "", allowed=is_allowed, outcome=outcome,
-                **details)
+            write(outcome)
 
 
 def _to_login(request: Request, cluster: str = "") -> Response:

@@ -1,8 +1,9 @@
 """Server-sent events: pages that change while they are open.
 
-Owns: the streams that are open, counted by session.
-Invariants: a session has at most LIVE_PAGES_MAX streams; when the browser leaves, the stream's
-  source is cancelled at once; numbers of records are sent as text, so that no script rounds them.
+Owns: the number of open streams of each user.
+Invariants: a user has at most LIVE_PAGES_MAX streams, in all sessions together; when the browser
+  leaves, the stream's source is cancelled at once; numbers of records are sent as text, so that no
+  script rounds them.
 Source: HTML Living Standard, server-sent events.
 """
 
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import StreamingResponse
 
 from pylog.client.errors import KafkaError
+from pylog.config.console_access import NONE
 from pylog.console.pages import PageError
 
 if TYPE_CHECKING:
@@ -34,15 +36,18 @@ def stream(request: Request, events: AsyncGenerator[bytes, None]) -> Response:
     """Return a response that sends events until they end or the browser leaves.
 
     A failure becomes an event `error` with the three parts of an error page. Raises PageError if
-    the session has too many streams.
+    the user has too many streams. Without a login, each session counts as a user.
     """
-    session = request.state.session
-    if session.streams >= LIVE_PAGES_MAX:
-        raise PageError(429, "Too many live pages are open", str(session.streams),
+    session, console = request.state.session, request.app.state.console
+    streams = console.streams
+    user = session.id if console.auth == NONE else session.principal
+    if streams[user] >= LIVE_PAGES_MAX:
+        raise PageError(429, "Too many live pages are open", str(streams[user]),
                         "Close some of them, then reload this page.")
 
     async def counted() -> AsyncGenerator[bytes, None]:
         session.streams += 1
+        streams[user] += 1
         try:
             async with contextlib.aclosing(events) as source:
                 try:
@@ -58,6 +63,9 @@ def stream(request: Request, events: AsyncGenerator[bytes, None]) -> Response:
                                           "remedy": failure.remedy})
         finally:
             session.streams -= 1
+            streams[user] -= 1
+            if not streams[user]:
+                del streams[user]
 
     return ClosingResponse(counted(), media_type="text/event-stream", headers={
         "X-Accel-Buffering": "no"})

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 COOKIE, LOGIN_COOKIE = "pylog", "pylog-login"
 ID_BYTES = 32
 SESSIONS_MAX, SESSIONS_PER_USER_MAX = 1000, 20
+# Without a login: sessions whose cookie has not come back, for example those of scripts.
+SESSIONS_WITHOUT_COOKIE_MAX = 20
 FAILURES_MAX, FAILURE_WINDOW_S = 5, 60.0
 COUNTERS_MAX = 10_000
 
@@ -43,6 +45,7 @@ class Session:
         self.opening = asyncio.Lock()
         self.created_s = self.used_s = now_s
         self.streams = 0
+        self.is_used = True  # Its browser has sent the cookie, or it belongs to a login.
 
     def __repr__(self) -> str:
         return f"Session({self.hash!r}, {self.principal!r})"
@@ -78,6 +81,7 @@ class Sessions:
         if session is None or self._has_expired(session):
             return None
         session.used_s = self._seconds()
+        session.is_used = True
         self._sessions.move_to_end(session.id)
         return session
 
@@ -93,6 +97,22 @@ class Sessions:
             await self.end(own[0])
         elif len(self._sessions) >= SESSIONS_MAX:
             await self.end(next(iter(self._sessions.values())))
+        return self._add(principal, address)
+
+    async def create_without_login(self, principal: str, address: str) -> Session:
+        """Create a session that counts as used once its cookie comes back. A client that keeps no
+        cookies ends only sessions of such clients.
+        """
+        unused = [one for one in self._sessions.values() if not one.is_used and not one.streams]
+        if len(unused) >= SESSIONS_WITHOUT_COOKIE_MAX:
+            await self.end(unused[0])
+        elif len(self._sessions) >= SESSIONS_MAX:
+            await self.end((unused or list(self._sessions.values()))[0])
+        session = self._add(principal, address)
+        session.is_used = False
+        return session
+
+    def _add(self, principal: str, address: str) -> Session:
         session = Session(secrets.token_urlsafe(ID_BYTES), principal, address, self._seconds())
         self._sessions[session.id] = session
         return session

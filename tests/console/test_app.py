@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from pylog.console.session import SESSIONS_WITHOUT_COOKIE_MAX
 from tests.console.served import Served
 
 TOPIC_CALL = "/preferences"
@@ -114,3 +115,14 @@ def test_a_cluster_of_brokerd_is_recognised(served, client):
     client.get("/")
     assert {one.is_brokerd for session in served.console.sessions._sessions.values()
             for one in session.clusters.values()} == {True}
+
+
+def test_clients_without_cookies_end_no_session_of_others(served):
+    kept = served.client()
+    kept.get("/about")
+    assert kept.get("/about").status == 200
+    session = kept.cookies["pylog"]
+    for _ in range(SESSIONS_WITHOUT_COOKIE_MAX + 5):
+        served.client().get("/about")
+    kept.get("/about")
+    assert kept.cookies["pylog"] == session

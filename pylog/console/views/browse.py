@@ -233,14 +233,29 @@ async def live(request: Request, cluster: ClusterSession) -> Response:
     decoder = decoder_of(request, name)
     audit_details(request, query=request.url.query)
     if "tail" in request.query_params:
-        return stream(request, _tail_events(request, cluster, name, chosen, mask, decoder))
-    return stream(request, _search_events(
-        request, cluster, name, chosen, mask, decoder))
+        source = _tail_events(request, cluster, name, chosen, mask, decoder)
+    else:
+        source = _search_events(request, cluster, name, chosen, mask, decoder)
+    return stream(request, _counted(request, source))
+
+
+async def _counted(request: Request, source: AsyncGenerator[bytes, None]
+                   ) -> AsyncGenerator[bytes, None]:
+    """Write an audit line with the number of records at the end of a stream."""
+    request.state.record_count = 0
+    try:
+        async with contextlib.aclosing(source) as parts:
+            async for part in parts:
+                yield part
+    finally:
+        audit_details(request, count=request.state.record_count)
+        request.state.audit_end()
 
 
 async def _rows_event(request: Request, cluster: ClusterSession, name: str, mask: TopicMask,
                       decoder: RowDecoder, rows: list[Row]) -> bytes:
     formats = formats_of(request.query_params)
+    request.state.record_count += len(rows)
     return event("match", {"rows": [
         cells(request, cluster, name, row, formats)._asdict()
         for row in await visible_rows(mask, decoder, rows)]})
@@ -313,10 +328,11 @@ async def download(request: Request, cluster: ClusterSession) -> Response:
     run = RecordSearch(cluster.admin.cluster, name, chosen, ranges, Limits(chosen.limit),
                        console.seconds, decoder)
     texts = RowTexts(name, mask, decoder, formats)
-    lines = _csv_lines(run, texts) if kind == "csv" else _json_lines(run, texts)
+    lines = _csv_lines(request, run, texts) if kind == "csv" \
+        else _json_lines(request, run, texts)
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
     return ClosingResponse(
-        _limited(console.searches, lines),
+        _counted(request, _limited(console.searches, lines)),
         media_type="application/x-ndjson" if kind == "jsonl" else "text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{safe}.{kind}"'})
 
@@ -374,22 +390,26 @@ class RowTexts:
                 for row, decoded in zip(rows, self._decoder.decode(rows))]
 
 
-async def _json_lines(run: RecordSearch, texts: RowTexts) -> AsyncGenerator[bytes, None]:
+async def _json_lines(request: Request, run: RecordSearch, texts: RowTexts
+                      ) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(run.found()) as results:
         async for found in results:
             if found.count:
                 assert isinstance(found, search.Found), "a download is in offset order"
+                request.state.record_count += found.count
                 yield await asyncio.to_thread(texts.json_lines, found)
     for text in run.errors:
         yield json.dumps({"error": text}).encode() + b"\n"
 
 
-async def _csv_lines(run: RecordSearch, texts: RowTexts) -> AsyncGenerator[bytes, None]:
+async def _csv_lines(request: Request, run: RecordSearch, texts: RowTexts
+                     ) -> AsyncGenerator[bytes, None]:
     yield (",".join(CSV_HEAD) + "\r\n").encode()
     async with contextlib.aclosing(run.found()) as results:
         async for found in results:
             if found.count:
                 assert isinstance(found, search.Found), "a download is in offset order"
+                request.state.record_count += found.count
                 yield await asyncio.to_thread(texts.csv_lines, found)
     for text in run.errors:
         yield f"error,,,,{json.dumps(text)},\r\n".encode()

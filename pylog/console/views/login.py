@@ -19,8 +19,10 @@ from pylog.console import session
 from pylog.console.app import address_of
 from pylog.console.clusters import log_in
 from pylog.console.pages import (
-    PUBLIC, SESSION, Page, PageError, audit_details, form_of, not_audited, required,
+    PUBLIC, SESSION, Page, PageError, audit_details, form_of, not_audited, principals_of, redirect,
+    required,
 )
+from pylog.console.records.jobs import RUNNING
 from pylog.console.rendering import render
 
 if TYPE_CHECKING:
@@ -112,12 +114,16 @@ def _next(request: Request, console: Console, config: ClusterConfig) -> str:
 
 
 async def logout(request: Request, cluster: None) -> Response:
-    """End the session and close its connections."""
+    """End the session and close its connections. Jobs have their own, and continue."""
     console: Console = request.app.state.console
     session = request.state.session
     audit_details(request, principal=session.principal)
+    running = [job for job in console.jobs.visible(principals_of(request))
+               if job.state == RUNNING]
     await console.sessions.end(session)
-    response = RedirectResponse("/login", 303)
+    response = redirect("/login", f"{len(running)} of your jobs continue with your rights: "
+                        f"{', '.join(job.title for job in running)}. Log in again to stop them."
+                        if running else "")
     console.sessions.delete_cookie(response)
     return response
 

@@ -1,5 +1,6 @@
 """The pages of a topic's records: browsing, searching, live events, downloads."""
 
+import asyncio
 import contextlib
 import csv
 import html
@@ -9,11 +10,13 @@ import json
 import re
 import time
 import urllib.parse
+from types import SimpleNamespace
 
 import pytest
 
 from pylog.client import NewTopic, Producer, TopicPartition
 from pylog.console import events
+from pylog.console.pages import PageError
 
 COUNT, TOPIC = 3000, "letters"
 HOSTILE = "<script>alert(1)</script>\u202e"
@@ -197,6 +200,34 @@ def test_number_of_streams_is_limited(client, served, filled, monkeypatch):
     assert client.get(path("/stream", tail="1")).status == 429
 
 
+def test_streams_of_a_user_are_counted_in_all_sessions(served, filled, monkeypatch):
+    monkeypatch.setattr(events, "LIVE_PAGES_MAX", 1)
+    monkeypatch.setattr(served.console, "auth", "sasl")
+    sessions = [asyncio.run(served.console.sessions.create("ann", "here")) for _ in range(2)]
+
+    async def left(session):
+        state = SimpleNamespace(session=session)
+        request = SimpleNamespace(state=state, app=SimpleNamespace(
+            state=SimpleNamespace(console=served.console)))
+
+        async def source():
+            yield b"x"
+        return events.stream(request, source())
+
+    async def go():
+        first = await left(sessions[0])
+        parts = first.body_iterator
+        await anext(parts)
+        with pytest.raises(PageError):
+            await left(sessions[1])
+        await parts.aclose()
+        await left(sessions[1])
+    asyncio.run(go())
+    assert served.console.streams["ann"] == 0
+    for session in sessions:
+        asyncio.run(served.console.sessions.end(session))
+
+
 def test_searches_above_the_limit_are_rejected_but_browsing_is_not(client, served, filled):
     slots = [served.console.searches.slot() for _ in range(4)]
     for slot in slots:
@@ -231,9 +262,27 @@ def test_download_as_csv_escapes_formulas(client, filled):
 def test_reads_and_downloads_are_audited(client, served, filled):
     client.get(path(value="needle"))
     client.get(f"/topics/{TOPIC}/download?value=needle")
-    read, export = list(served.console.audit.lines)[-2:]
+    read, export = [line for line in served.console.audit.lines
+                    if line["outcome"] == "done" and "value=needle" in line.get("query", "")][-2:]
     assert (read["operation"], read["topic"], read["count"]) == ("records.read", TOPIC, 0)
-    assert "value=needle" in read["query"] and export["operation"] == "records.export"
+    assert export["operation"] == "records.export"
+
+
+@pytest.mark.parametrize(("target", "count"), [
+    ("/stream", 10), ("/download", 10), ("/download-csv", 10)])
+def test_the_end_of_a_stream_is_audited_with_its_count(client, served, filled, target, count):
+    served.console.audit.lines.clear()
+    query = urllib.parse.urlencode({"json": "$.id < 10", "key_contains": "key-"})
+    if target == "/stream":
+        events_of(client, path("/stream", json="$.id < 10"))
+    else:
+        client.get(f"/topics/{TOPIC}/download?{query}" + "&format=csv" * target.endswith("csv"))
+    end_s = time.monotonic() + 60
+    while not (ends := [line for line in served.console.audit.lines
+                        if line["outcome"] == "ended"]):
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+    assert [line["count"] for line in ends] == [count]
 
 
 def test_deleted_records_are_named(client, admin, broker, filled):

@@ -9,6 +9,7 @@ import pytest
 
 from pylog.client import Admin
 from pylog.client.admin.types import AclBinding
+from pylog.console.records.jobs import DONE, Job
 from pylog.testing import Broker
 from tests.console.served import Served
 
@@ -151,6 +152,18 @@ def test_logout_ends_the_session_and_its_connections(served, client):
     assert cluster_session.admin.cluster.closed
     client.cookies = kept
     assert client.get("/topics").status == 303
+
+
+def test_logout_names_the_jobs_that_continue(served, client):
+    client.log_in("ann", "ann-password")
+    job = served.console.jobs._jobs["x"] = Job("x", "Copy a to b", "ann", "test", 1, 0, 0.0)
+    client.post("/logout")
+    assert "Copy a to b" in client.get("/login").text
+    job.state = DONE
+    client.log_in("ann", "ann-password")
+    client.post("/logout")
+    assert "Copy a to b" not in client.get("/login").text
+    del served.console.jobs._jobs["x"]
 
 
 def test_sessions_end_after_idle_and_after_absolute_time(served, client):
