@@ -101,7 +101,7 @@ def test_send_arrow_that_is_cancelled_leaves_the_producer_usable(target, topic):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("call", ["poll", "acknowledge", "commit"])
+@pytest.mark.parametrize("call", ["acknowledge", "commit"])
 def test_a_call_of_a_share_consumer_that_is_cancelled_loses_no_record(target, topic, call):
     wanted = {b"%d" % number for number in range(TURNS)}
 
@@ -121,9 +121,6 @@ def test_a_call_of_a_share_consumer_that_is_cancelled_loses_no_record(target, to
                 pass
             for turns in range(TURNS):
                 await producer.send_and_wait(topic, b"%d" % turns)
-                if call == "poll":
-                    await cancel_after(turns, polled(consumer))
-                    continue
                 while b"%d" % turns not in found:
                     await polled(consumer)
                 if call == "acknowledge":

@@ -14,6 +14,7 @@ import pytest
 
 HERE = Path(__file__).parent / "typing"
 PLANTED, CORRECT = HERE / "planted.py", HERE / "correct.py"
+MYPY_CODES = HERE / "mypy_codes.py"
 REPOSITORY = HERE.parents[2]
 CHECK_S = 110.0
 # ty does not read the names in Unpack[…], so it accepts a misspelt keyword.
@@ -41,7 +42,7 @@ def by_colon(text: str) -> set[tuple[str, int]]:
 
 def mypy() -> set[tuple[str, int]]:
     return by_colon(output(tool("mypy"), "--strict", "--no-error-summary", str(PLANTED),
-                           str(CORRECT)))
+                           str(CORRECT), str(MYPY_CODES)))
 
 
 def pyright(name: str = "pyright") -> set[tuple[str, int]]:
