@@ -63,7 +63,7 @@ class Cluster:
         return SimpleNamespace(leader=LEADER)
 
     async def connection(self, node, channel=None):
-        async def send(request, version, timeout_s=None):
+        async def send(request, version=None, timeout_s=None):
             return await self.send(node, request, version)
 
         return SimpleNamespace(send=send, version=lambda kind, most=99: min(

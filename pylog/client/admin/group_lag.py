@@ -10,12 +10,21 @@ Source: kafka-consumer-groups for the meaning of lag; works with any Kafka broke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pylog.client.admin import partition_offsets
+from pylog.client.errors import KafkaError
 from pylog.client.network.cluster import Cluster
 from pylog.client.types import LATEST, TopicPartition
+
+
+async def settled(names: Iterable[str], call: Awaitable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the results of an Admin call about these names, or the KafkaError of each."""
+    try:
+        return dict(await call)
+    except KafkaError as failure:
+        return dict(failure.results or dict.fromkeys(names, failure))
 
 
 async def rows(cluster: Cluster, parts: Sequence[TopicPartition],

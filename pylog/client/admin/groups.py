@@ -9,14 +9,16 @@ Source: Kafka's Admin client; KIP-848 for ConsumerGroupDescribe.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pylog.client.admin.types import GroupDescription, GroupListing, MemberDescription
 from pylog.client.consumer import offset_requests
 from pylog.client.consumer.classic_membership import unpack
-from pylog.client.consumer.offset_requests import Identity, ask_coordinator, refused
+from pylog.client.consumer.offset_requests import (
+    Identity, ask_coordinator, ask_coordinators, refused,
+)
 from pylog.client.errors import UnsupportedByBrokerError, error, raise_among, raise_for
-from pylog.client.network.cluster import GROUP
 from pylog.client.types import OffsetAndMetadata, TopicPartition
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
@@ -69,42 +71,39 @@ class Groups:
 
     async def describe_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
                               ) -> dict[str, GroupDescription]:
-        """Describe consumer groups of either protocol. Raises GroupIdNotFoundError."""
-        return await self._run_concurrently(groups, timeout, self._described)
+        """Describe consumer groups of either protocol, with few requests to each coordinator.
+        Raises GroupIdNotFoundError.
+        """
+        found: dict[str, GroupDescription] = await self._retry_items(
+            dict.fromkeys(groups), timeout,
+            lambda left: ask_coordinators(self.cluster, left, self._describe))
+        return found
 
-    async def _described(self, group: str) -> GroupDescription:
-        try:
-            request = messages.ConsumerGroupDescribeRequest(group_ids=[group])
-            response = await ask_coordinator(self.cluster, group, lambda _: (request, None))
-            row = response.groups[0]
-            if not row.error_code:
-                return await self._of_broker(row)
-            if row.error_code not in (ErrorCode.GROUP_ID_NOT_FOUND,
-                                      ErrorCode.UNSUPPORTED_VERSION):
-                raise refused(self.cluster, group, row.error_code)
-        except UnsupportedByBrokerError:
-            pass  # It can only be a classic group.
-        older = messages.DescribeGroupsRequest(groups=[group])
-        response = await ask_coordinator(self.cluster, group, lambda _: (older, None))
-        row = response.groups[0]
-        if row.error_code:
-            raise refused(self.cluster, group, row.error_code)
-        if row.group_state == "Dead":
-            raise error(ErrorCode.GROUP_ID_NOT_FOUND, context=group)
-        members = [MemberDescription(
-            member.member_id, member.group_instance_id, member.client_id, member.client_host,
-            _assigned(member.member_assignment)) for member in row.members]
-        return GroupDescription(group, row.group_state, "classic", row.protocol_data,
-                                await self.cluster.coordinator(GROUP, group), members)
-
-    async def _of_broker(self, row: Any) -> GroupDescription:
-        members = [MemberDescription(
-            member.member_id, member.instance_id, member.client_id, member.client_host,
-            [TopicPartition(topic.topic_name, number)
-             for topic in member.assignment.topic_partitions for number in topic.partitions])
-            for member in row.members]
-        return GroupDescription(row.group_id, row.group_state, "consumer", row.assignor_name,
-                                await self.cluster.coordinator(GROUP, row.group_id), members)
+    async def _describe(self, node: int, connection: Any, groups: list[str],
+                        found: dict[str, Any]) -> None:
+        classic = groups  # Unless the broker supports the new protocol.
+        with suppress(UnsupportedByBrokerError):
+            response = await connection.send(
+                messages.ConsumerGroupDescribeRequest(group_ids=groups))
+            classic = []
+            for row in response.groups:
+                if not row.error_code:
+                    found[row.group_id] = _of_new_protocol(row, node)
+                elif row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND,
+                                        ErrorCode.UNSUPPORTED_VERSION):
+                    classic.append(row.group_id)
+                else:
+                    found[row.group_id] = refused(self.cluster, row.group_id, row.error_code)
+        if not classic:
+            return
+        response = await connection.send(messages.DescribeGroupsRequest(groups=classic))
+        for row in response.groups:
+            if row.error_code:
+                found[row.group_id] = refused(self.cluster, row.group_id, row.error_code)
+            elif row.group_state == "Dead":
+                found[row.group_id] = error(ErrorCode.GROUP_ID_NOT_FOUND, context=row.group_id)
+            else:
+                found[row.group_id] = _of_classic_protocol(row, node)
 
     async def delete_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
                                      ) -> None:
@@ -211,6 +210,24 @@ class Groups:
     list_group_offsets = list_consumer_group_offsets
     alter_group_offsets = alter_consumer_group_offsets
     delete_group_offsets = delete_consumer_group_offsets
+
+
+def _of_new_protocol(row: Any, node: int) -> GroupDescription:
+    members = [MemberDescription(
+        member.member_id, member.instance_id, member.client_id, member.client_host,
+        [TopicPartition(topic.topic_name, number)
+         for topic in member.assignment.topic_partitions for number in topic.partitions])
+        for member in row.members]
+    return GroupDescription(
+        row.group_id, row.group_state, "consumer", row.assignor_name, node, members)
+
+
+def _of_classic_protocol(row: Any, node: int) -> GroupDescription:
+    members = [MemberDescription(
+        member.member_id, member.group_instance_id, member.client_id, member.client_host,
+        _assigned(member.member_assignment)) for member in row.members]
+    return GroupDescription(
+        row.group_id, row.group_state, "classic", row.protocol_data, node, members)
 
 
 def _assigned(data: bytes) -> list[TopicPartition]:

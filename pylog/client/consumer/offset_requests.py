@@ -10,7 +10,7 @@ Source: Kafka's OffsetCommit and OffsetFetch; KIP-447 (require stable), KIP-848 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pylog.client.errors import KafkaError, error, raise_among
@@ -51,6 +51,38 @@ async def ask_coordinator(cluster: Cluster, group: str, build: Any, *, channel: 
         if failure.stale_metadata:
             cluster.forget_coordinator(GROUP, group)
         raise
+
+
+async def ask_coordinators(
+        cluster: Cluster, groups: Iterable[str],
+        query: Callable[[int, Any, list[str], dict[str, Any]], Awaitable[None]]) -> dict[str, Any]:
+    """Run query(node, connection, groups, found) for up to GROUPS_PER_REQUEST groups of one
+    coordinator at a time. It adds the result or the KafkaError of each group to `found`.
+
+    Returns `found`; forgets a coordinator that cannot be reached.
+    """
+    found: dict[str, Any] = {}
+    by_node: dict[int, list[str]] = {}
+    for group, node in (await cluster.coordinators(GROUP, groups)).items():
+        if isinstance(node, KafkaError):
+            found[group] = node
+        else:
+            by_node.setdefault(node, []).append(group)
+
+    async def query_at(node: int, names: list[str]) -> None:
+        try:
+            connection = await cluster.connection(node, COORDINATOR)
+            for at in range(0, len(names), GROUPS_PER_REQUEST):
+                await query(node, connection, names[at:at + GROUPS_PER_REQUEST], found)
+        except KafkaError as failure:
+            for group in names:
+                if group not in found:
+                    found[group] = failure
+                    if failure.stale_metadata:
+                        cluster.forget_coordinator(GROUP, group)
+
+    await asyncio.gather(*[query_at(node, names) for node, names in by_node.items()])
+    return found
 
 
 def refused(cluster: Cluster, group: str, code: int, context: str = "") -> KafkaError:
@@ -132,33 +164,13 @@ async def committed_by_groups(
         cluster: Cluster, wanted: Mapping[str, list[TopicPartition] | None],
         require_stable: bool = False
 ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaError]:
-    """Return the committed offsets of many groups, or the error of each, with one request for up to
-    GROUPS_PER_REQUEST groups of a coordinator.
+    """Return the committed offsets of many groups, or the error of each, with few requests to each
+    coordinator.
     """
-    found: dict[str, Any] = {}
-    by_node: dict[int, list[str]] = {}
-    for group, node in (await cluster.coordinators(GROUP, wanted)).items():
-        if isinstance(node, KafkaError):
-            found[group] = node
-        else:
-            by_node.setdefault(node, []).append(group)
     ids = _ids(cluster, {tp[0] for parts in wanted.values() for tp in parts or ()})
-    results = await asyncio.gather(*[
-        _committed_at(cluster, node, {group: wanted[group] for group in groups}, ids,
-                      require_stable) for node, groups in by_node.items()])
-    for result in results:
-        found.update(result)
-    return found
+    names = {id_: name for name, id_ in ids.items()}
 
-
-async def _committed_at(cluster: Cluster, node: int,
-                        wanted: Mapping[str, list[TopicPartition] | None],
-                        ids: Mapping[str, bytes], require_stable: bool) -> dict[str, Any]:
-    """Request the offsets of one coordinator's groups."""
-    found: dict[str, Any] = {}
-    groups = list(wanted)
-    try:
-        connection = await cluster.connection(node, COORDINATOR)
+    async def query(node: int, connection: Any, groups: list[str], found: dict[str, Any]) -> None:
         # A response about all partitions has topics of unknown ids.
         version = _version(connection, messages.OffsetFetchRequest,
                            {} if None in wanted.values() else ids)
@@ -169,26 +181,18 @@ async def _committed_at(cluster: Cluster, node: int,
                         cluster, Identity(group), wanted[group], require_stable)
                 except KafkaError as failure:
                     found[group] = failure
-            return found
-        for at in range(0, len(groups), GROUPS_PER_REQUEST):
-            some = groups[at:at + GROUPS_PER_REQUEST]
-            response = await connection.send(messages.OffsetFetchRequest(
-                require_stable=require_stable,
-                groups=[_group_row(Identity(group), _by_topic(wanted[group]), ids)
-                        for group in some]), version=version)
-            names = {id_: name for name, id_ in ids.items()}
-            for row in response.groups:
-                try:
-                    found[row.group_id] = _read_offsets(cluster, row.group_id, row, names)
-                except KafkaError as failure:
-                    found[row.group_id] = failure
-    except KafkaError as failure:
-        for group in groups:
-            if group not in found:
-                found[group] = failure
-                if failure.stale_metadata:
-                    cluster.forget_coordinator(GROUP, group)
-    return found
+            return
+        response = await connection.send(messages.OffsetFetchRequest(
+            require_stable=require_stable,
+            groups=[_group_row(Identity(group), _by_topic(wanted[group]), ids)
+                    for group in groups]), version=version)
+        for row in response.groups:
+            try:
+                found[row.group_id] = _read_offsets(cluster, row.group_id, row, names)
+            except KafkaError as failure:
+                found[row.group_id] = failure
+
+    return await ask_coordinators(cluster, wanted, query)
 
 
 def _by_topic(partitions: Iterable[TopicPartition] | None) -> dict[str, list[int]] | None:

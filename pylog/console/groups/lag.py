@@ -132,11 +132,8 @@ async def _share_offsets(admin: Admin, names: Iterable[str]
 async def offsets(admin: Admin, groups: Mapping[str, Iterable[TopicPartition] | None]
                   ) -> dict[str, dict[TopicPartition, int] | KafkaError]:
     """Return the committed offsets of each group, or its error."""
-    try:
-        found: Mapping[str, Any] = await admin.list_offsets_of_consumer_groups(
-            groups, timeout=OFFSETS_S_MAX)
-    except KafkaError as failure:
-        found = failure.results or dict.fromkeys(groups, failure)
+    found = await group_lag.settled(
+        groups, admin.list_offsets_of_consumer_groups(groups, timeout=OFFSETS_S_MAX))
     return {group: result if isinstance(result, KafkaError)
             else {part: row.offset for part, row in result.items()}
             for group, result in found.items()}

@@ -9,6 +9,7 @@ Source: kafka-consumer-groups for the meaning of lag; works with any Kafka broke
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from pylog.client.admin import group_lag
@@ -19,8 +20,6 @@ from pylog.config.errors import nearest
 from pylog.tools.cli import cluster_queries
 from pylog.tools.cli.totals import total
 from pylog.tools.cli.session import ToolError
-
-AT_ONCE = 16  # Groups that are queried in parallel.
 
 
 async def described(admin: Admin, group: str) -> Any:
@@ -90,32 +89,31 @@ async def totals(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
 
     Requests the end offsets of each partition once. error: why a group could not be described.
     """
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def one(group: str) -> tuple[Any, dict[TopicPartition, Any], str | None]:
-        async with room:
-            try:
-                groups, offsets = await asyncio.gather(
-                    admin.describe_consumer_groups([group]),
-                    admin.list_consumer_group_offsets(group))
-            except GroupIdNotFoundError:
-                return None, {}, None  # Deleted since it was listed, or without offsets.
-            except KafkaError as error:
-                return None, {}, cluster_queries.error_text(error)
-            return groups[group], offsets, None
-
-    asked = await asyncio.gather(*[one(name) for name in names])
-    every = sorted({part for _, offsets, _ in asked for part in offsets})
+    described, committed = await asyncio.gather(
+        group_lag.settled(names, admin.describe_consumer_groups(names)),
+        group_lag.settled(names, admin.list_offsets_of_consumer_groups(dict.fromkeys(names))))
+    every = sorted({part for offsets in committed.values() if isinstance(offsets, dict)
+                    for part in offsets})
     await admin.cluster.refresh({part.topic for part in every})
     first, last = await cluster_queries.offset_bounds(admin.cluster, every)
-    found = {}
-    for name, (row_of_group, offsets, error) in zip(names, asked):
-        missing = cluster_queries.unread(sorted(offsets), first, last)
-        unknown = {(row["topic"], row["partition"]) for row in missing}
-        lags = [None if part in unknown else max(0, last[part] - max(row.offset, first[part]))
-                for part, row in offsets.items()]
-        found[name] = {"members": len(row_of_group.members) if row_of_group is not None else None,
-                       "partitions": len(offsets) if error is None else None,
-                       "lag_records": total(lags) if lags else None,
-                       "missing_partitions": missing, "error": error}
-    return found
+    return {name: _total(described[name], committed[name], first, last) for name in names}
+
+
+def _total(described: Any, committed: Any, first: Mapping[TopicPartition, Any],
+           last: Mapping[TopicPartition, Any]) -> dict[str, Any]:
+    """Return one group's part of totals(). described, committed: a result or a KafkaError."""
+    error = None
+    if isinstance(described, KafkaError) or isinstance(committed, KafkaError):
+        failure = described if isinstance(described, KafkaError) else committed
+        if not isinstance(failure, GroupIdNotFoundError):
+            error = cluster_queries.error_text(failure)
+        # Otherwise it was deleted after it was listed.
+        described, committed = None, {}
+    missing = cluster_queries.unread(sorted(committed), first, last)
+    unknown = {(row["topic"], row["partition"]) for row in missing}
+    lags = [None if part in unknown else max(0, last[part] - max(row.offset, first[part]))
+            for part, row in committed.items()]
+    return {"members": len(described.members) if described is not None else None,
+            "partitions": len(committed) if error is None else None,
+            "lag_records": total(lags) if lags else None,
+            "missing_partitions": missing, "error": error}

@@ -154,6 +154,27 @@ def test_classic_group_is_described_after_newer_types(first):
     assert kinds(cluster)[-1] == (COORDINATOR, "DescribeGroups")
 
 
+def test_many_groups_are_described_by_one_request_of_each_kind_to_each_coordinator():
+    new, old = messages.ConsumerGroupDescribeResponse, messages.DescribeGroupsResponse
+
+    def describe(request):
+        if isinstance(request, messages.DescribeGroupsRequest):
+            return old(groups=[old.DescribedGroup(group_id=name) for name in request.groups])
+        return new(groups=[new.DescribedGroup(
+            group_id=name, error_code=NO_GROUP if name == "classic" else 0)
+            for name in request.group_ids])
+
+    admin, cluster = admin_of(describe, describe, describe)
+    cluster.placed = {"elsewhere": 3}
+    names = ["a", "b", "classic", "elsewhere"]
+    found = asyncio.run(admin.describe_consumer_groups(names))
+    assert {name: (row.type, row.coordinator) for name, row in found.items()} == {
+        "a": ("consumer", 2), "b": ("consumer", 2), "classic": ("classic", 2),
+        "elsewhere": ("consumer", 3)}
+    assert sorted(kinds(cluster)) == [
+        (2, "ConsumerGroupDescribe"), (2, "DescribeGroups"), (3, "ConsumerGroupDescribe")]
+
+
 @pytest.mark.parametrize(("answers", "code", "count"), [
     ([newer(DENIED)], DENIED, 1), ([newer(NO_GROUP), older("Dead")], NO_GROUP, 2),
     ([newer(NO_GROUP), older(code=DENIED)], DENIED, 2)])

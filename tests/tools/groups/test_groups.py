@@ -319,15 +319,15 @@ def test_lag_is_unknown_without_an_end_offset(monkeypatch):
     async def described(groups):
         return {name: SimpleNamespace(members=[]) for name in groups}
 
-    async def committed(group):
-        return {part: SimpleNamespace(offset=5)}
+    async def committed(groups):
+        return {name: {part: SimpleNamespace(offset=5)} for name in groups}
 
     async def ends(cluster, parts):
         return ends.of, ends.of
 
     admin = SimpleNamespace(cluster=SimpleNamespace(refresh=refresh),
                             describe_consumer_groups=described,
-                            list_consumer_group_offsets=committed)
+                            list_offsets_of_consumer_groups=committed)
     monkeypatch.setattr(cluster_queries, "offset_bounds", ends)
     for ends.of, lag in (({part: "LEADER_NOT_AVAILABLE"}, None), ({part: 5}, 0)):
         assert asyncio.run(lags.totals(admin, ["g"])) == {
