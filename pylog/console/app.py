@@ -27,16 +27,18 @@ from pylog.client.errors import (
 )
 from pylog.client.serialization.registry import SchemaRegistry
 from pylog.config import listeners
-from pylog.config.console_access import NONE, auth, is_loopback
+from pylog.config.console_access import NONE, OIDC, PROXY, auth, is_loopback
 from pylog.console import permissions
 from pylog.console.audit import Audit
 from pylog.console.clusters import (
-    ANONYMOUS, SASL_MECHANISMS, ClusterConfig, ClusterSession, open_session,
+    ANONYMOUS, SASL_MECHANISMS, ClusterConfig, ClusterSession, log_in_by_token, open_session,
 )
 from pylog.console.groups.history import DUTY, LagHistory
 from pylog.console.groups.samples import LagSamples
 from pylog.console.records import masking
 from pylog.console.records.jobs import Jobs
+from pylog.console.oidc import Provider
+from pylog.console.trusted_proxy import TrustedProxy
 from pylog.console.pages import ADMINISTER, CLUSTER, PUBLIC, Page, PageError, form_of
 from pylog.console.rendering import error_page
 from pylog.console.records.search import Searches
@@ -82,12 +84,18 @@ class Console:
         self.now_ms = now_ms
         self.seconds = seconds
         self.is_read_only = bool(settings["console.read.only"])
-        self.is_secure = bool(settings["console.ssl.keystore.location"])
+        self.has_tls = bool(settings["console.ssl.keystore.location"])
+        outer = urlsplit(settings["console.url"])
+        # With console.url, browsers reach the console under another name than its listener's.
+        self.outer_host, self.outer_netloc = outer.hostname or "", outer.netloc
+        self.is_secure = self.has_tls or outer.scheme == "https"
         self.auth = auth(settings, any(one.needs_login for one in clusters))
         self.is_loopback = is_loopback(settings["console.listener"])
         self.sessions = Sessions(settings["console.session.idle.ms"] / 1000,
                                  settings["console.session.max.ms"] / 1000, self.is_secure, seconds)
         self.throttle = Throttle(seconds)
+        self.proxy = TrustedProxy(settings) if self.auth == PROXY else None
+        self.oidc = Provider(settings, lambda: now_ms() / 1000) if self.auth == OIDC else None
         self.streams: Counter[str] = Counter()  # Open live pages by user.
         self.lag_samples = LagSamples()
         interval_ms = settings["console.lag.interval.ms"]
@@ -145,9 +153,15 @@ class Console:
         """
         async with session.opening:
             found = session.clusters.get(name)
-            if found is None and self.auth == NONE:
-                found = await open_session(self.clusters[name], self.prefix(name), self.now_ms)
+            if found is None and self.auth in (NONE, PROXY):
+                found = await open_session(
+                    self.clusters[name], self.prefix(name), self.now_ms,
+                    session.principal if self.auth == PROXY else "")
                 session.clusters[name] = found
+            if found is None and session.tokens is not None:
+                found = session.clusters[name] = await log_in_by_token(
+                    self.clusters[name], session.principal, session.tokens, self.prefix(name),
+                    self.now_ms)
             return found
 
     async def run(self) -> None:
@@ -266,7 +280,8 @@ class _Guard:
         host = urlsplit("//" + dict(scope["headers"]).get(b"host", b"").decode("latin-1"))
         # Without this check, a web page could reach a console on this machine by DNS rebinding.
         if not is_static and self.console.is_loopback and not (
-                host.hostname and listeners.is_loopback(host.hostname)):
+                host.hostname and (listeners.is_loopback(host.hostname)
+                                   or host.hostname == self.console.outer_host)):
             await Response("The Host header does not name this machine. Use localhost.",
                            421)(scope, receive, secured)
             return
@@ -315,6 +330,11 @@ async def _limit_body(request: Request, page: Page) -> None:
 async def _checked(console: Console, page: Page, request: Request) -> Response:
     session = console.sessions.find(request)
     is_new = False
+    if console.proxy is not None and page.scope != PUBLIC:
+        principal = console.proxy.principal_of(request)
+        if session is None or session.principal != principal:
+            _check_origin(request)
+            session, is_new = await console.sessions.create(principal, address_of(request)), True
     if session is None and page.scope != PUBLIC:
         if console.auth != NONE:
             return _to_login(request)
@@ -396,7 +416,8 @@ def _check_origin(request: Request) -> None:
     is_foreign = site not in ("same-origin", "none") if request.method not in ("GET", "HEAD") \
         else site == "cross-site" and request.headers.get("sec-fetch-mode") != "navigate"
     if origin is not None and request.method not in ("GET", "HEAD"):
-        is_foreign |= urlsplit(origin).netloc != request.headers.get("host", "")
+        is_foreign |= urlsplit(origin).netloc not in (
+            request.headers.get("host", ""), request.app.state.console.outer_netloc or None)
     if is_foreign:
         raise PageError(403, "Another site caused this request", origin or site,
                         "Open the console in this browser and repeat the action there.")
@@ -414,6 +435,9 @@ async def _check_token(request: Request, session: Session) -> None:
 
 def address_of(request: Request) -> str:
     """Return the client's address."""
+    proxy = request.app.state.console.proxy
+    if proxy is not None:
+        return str(proxy.address_of(request))
     return request.client.host if request.client is not None else ""
 
 

@@ -171,10 +171,23 @@ async def log_in(config: ClusterConfig, user: str, password: str, prefix: str,
     raise failure
 
 
-async def open_session(config: ClusterConfig, prefix: str, now_ms: Callable[[], int]
-                       ) -> ClusterSession:
-    """Open connections with the cluster's own settings, for a console without login."""
-    principal = str(config.settings.get("sasl.username") or ANONYMOUS)
+async def log_in_by_token(config: ClusterConfig, user: str,
+                          tokens: Callable[[str], tuple[str, float]], prefix: str,
+                          now_ms: Callable[[], int]) -> ClusterSession:
+    """Open connections with a user's access token. Raises AuthenticationError, KafkaError."""
+    session = ClusterSession(config, user, {
+        **_limited(config.settings), "sasl.mechanism": "OAUTHBEARER", "oauth_cb": tokens},
+        prefix, now_ms)
+    await session.start()
+    return session
+
+
+async def open_session(config: ClusterConfig, prefix: str, now_ms: Callable[[], int],
+                       user: str = "") -> ClusterSession:
+    """Open connections with the cluster's own settings, for a console whose users do not log in to
+    the cluster. user: the name that a proxy reports, "" for none. Raises KafkaError.
+    """
+    principal = user or str(config.settings.get("sasl.username") or ANONYMOUS)
     session = ClusterSession(config, principal, dict(_limited(config.settings)), prefix, now_ms)
     await session.start()
     return session

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pylog.config.console_access import NONE
+from pylog.config.console_access import NONE, PROXY
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -88,7 +88,7 @@ def not_audited(request: Request) -> None:
 def principals_of(request: Request) -> dict[str, str]:
     """Return the user's name in each cluster that the session may use."""
     session, console = request.state.session, request.app.state.console
-    if console.auth == NONE:
+    if console.auth in (NONE, PROXY):
         return dict.fromkeys(console.clusters, session.principal)
     return {name: one.principal for name, one in session.clusters.items()}
 

@@ -87,7 +87,7 @@ def server_of(console: Console, ready: Callable[[str], None]
         interface="asgi3", log_config=None, access_log=False, proxy_headers=False,
         server_header=False, limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=CLOSE_S, ssl_certfile=keystore, ssl_keyfile=keystore)
-    return _Server(config, lambda: ready(url(sock, console.is_secure))), sock
+    return _Server(config, lambda: ready(url(sock, console.has_tls))), sock
 
 
 def url(sock: socket.socket, is_secure: bool) -> str:

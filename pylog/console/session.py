@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from pylog.console.clusters import ClusterSession
 
-COOKIE, LOGIN_COOKIE = "pylog", "pylog-login"
+COOKIE, LOGIN_COOKIE, OIDC_COOKIE = "pylog", "pylog-login", "pylog-oidc"
+OIDC_S = 600
 ID_BYTES = 32
 SESSIONS_MAX, SESSIONS_PER_USER_MAX = 1000, 20
 # Without a login: sessions whose cookie has not come back, for example those of scripts.
@@ -45,6 +46,7 @@ class Session:
         self.opening = asyncio.Lock()
         self.created_s = self.used_s = now_s
         self.streams = 0
+        self.tokens: Callable[[str], tuple[str, float]] | None = None  # Of a login by OIDC.
         self.is_used = True  # Its browser has sent the cookie, or it belongs to a login.
 
     def __repr__(self) -> str:
@@ -143,6 +145,15 @@ class Sessions:
         """Set the cookie that a login form's token must equal."""
         response.set_cookie(LOGIN_COOKIE, request.state.login_token, path="/login",
                             secure=self._is_secure, httponly=True, samesite="strict")
+
+    def begin_oidc(self, response: Response, state: str) -> None:
+        """Bind a login by OIDC to this browser. Lax: the issuer's page leads back here."""
+        response.set_cookie(OIDC_COOKIE, state, max_age=OIDC_S, path="/oidc", httponly=True,
+                            secure=self._is_secure, samesite="lax")
+
+    def end_oidc(self, response: Response) -> None:
+        response.delete_cookie(OIDC_COOKIE, path="/oidc", httponly=True, secure=self._is_secure,
+                               samesite="lax")
 
 
 def same(left: str, right: str) -> bool:

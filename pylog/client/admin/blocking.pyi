@@ -25,6 +25,7 @@ from pylog.client.admin.types import ShareOffset as ShareOffset
 from pylog.client.admin.types import StreamsGroupDescription as StreamsGroupDescription
 from pylog.client.admin.types import TransactionDescription as TransactionDescription
 from pylog.client.admin.types import TransactionListing as TransactionListing
+from pylog.client.consumer import list_offsets as list_offsets
 from pylog.client.network.cluster_metadata import TopicInfo as TopicInfo
 from pylog.client.types import OffsetAndMetadata as OffsetAndMetadata
 from pylog.client.types import TopicPartition as TopicPartition

@@ -17,12 +17,11 @@ from pylog._native.client.search import Test
 from pylog.client.columns.rows import Row
 from pylog.client.errors import SerializationError
 from pylog.client.serialization.avro import HEAD, MAGIC
-from pylog.client.serialization.protobuf import KIND as PROTOBUF
 from pylog.client.serialization.protobuf import message_indexes
 from pylog.console.values import internal_topics
 from pylog.console.values.column_formats import AUTO, KEY, MESSAGE_PACK, SCHEMA, VALUE, ColumnFormat
 from pylog.console.values.decoder_process import DECODE, DecoderProcess, Job
-from pylog.console.values.schema_formats import NAMES, Bundle
+from pylog.console.values.schema_formats import NAMES, PROTOBUF, Bundle
 from pylog.console.values.schemas import Key, SchemaError, Schemas
 
 SCHEMA_HEADERS = {KEY: "__key_schema_id", VALUE: "__value_schema_id"}

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from pylog.client.errors import KafkaError
 from pylog.client.serialization.avro import HEAD, MAGIC
-from pylog.client.serialization.protobuf import KIND as PROTOBUF
 from pylog.client.serialization.protobuf import index_bytes
 from pylog.console.pages import PageError
 from pylog.console.values.decoder_process import ENCODE, DecoderProcess, encoded_of
-from pylog.console.values.schema_formats import NAMES
+from pylog.console.values.schema_formats import NAMES, PROTOBUF
 from pylog.console.values.schemas import Schemas
 
 

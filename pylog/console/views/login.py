@@ -8,13 +8,14 @@ Source: OWASP Authentication Cheat Sheet.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from starlette.responses import RedirectResponse, Response
 
 from pylog.client.errors import AuthenticationError, KafkaError
-from pylog.config.console_access import NONE
+from pylog.config.console_access import CALLBACK, NONE, PROXY
 from pylog.console import session
 from pylog.console.app import address_of
 from pylog.console.clusters import log_in
@@ -39,10 +40,10 @@ USER_CHARACTERS_MAX = 1000
 async def login(request: Request, cluster: None) -> Response:
     """Show the form, or log in."""
     console: Console = request.app.state.console
-    if console.auth == NONE:
+    if console.auth in (NONE, PROXY):
         return RedirectResponse("/", 303)
     config = _cluster(console, request.query_params.get("cluster", ""))
-    if request.method == "GET":
+    if request.method == "GET" or console.oidc is not None:
         not_audited(request)
         return _form(request, config)
     form = await form_of(request)
@@ -87,6 +88,55 @@ async def login(request: Request, cluster: None) -> Response:
     return response
 
 
+async def oidc_login(request: Request, cluster: None) -> Response:
+    """Lead to the issuer's login."""
+    console: Console = request.app.state.console
+    if console.oidc is None:
+        return RedirectResponse("/login", 303)
+    config = _cluster(console, request.query_params.get("cluster", ""))
+    try:
+        url, state = await asyncio.to_thread(
+            console.oidc.begin, config.name, _next(request, console, config))
+    except AuthenticationError as error:
+        raise PageError(502, "The login at the issuer cannot begin", str(error),
+                        "Check console.oidc.issuer, and that the issuer can be reached.") from None
+    response = RedirectResponse(url, 303)
+    console.sessions.begin_oidc(response, state)
+    return response
+
+
+async def oidc_callback(request: Request, cluster: None) -> Response:
+    """End the login with the code of the issuer."""
+    console: Console = request.app.state.console
+    query = request.query_params
+    state = query.get("state", "")
+    if console.oidc is None or not session.same(request.cookies.get(session.OIDC_COOKIE, ""),
+                                                state):
+        raise PageError(400, "The login was not begun in this browser", "",
+                        "Open the console and log in.")
+    address = f"address {address_of(request)}"
+    wait_s = console.throttle.wait_s(address)
+    if wait_s > 0:
+        raise PageError(429, "Too many failed logins", address, f"Try again in {wait_s:.0f} s.")
+    if not query.get("code"):
+        raise PageError(401, "The issuer did not log you in", query.get("error", "")[:200],
+                        "Open the console and log in again.")
+    console.throttle.begin(address)
+    try:
+        done = await asyncio.to_thread(console.oidc.finish, state, query["code"])
+    except AuthenticationError as error:
+        raise PageError(401, "The login failed", str(error), "Log in again.") from None
+    console.throttle.forgive(address)
+    audit_details(request, principal=done.principal, target=done.cluster)
+    created = await console.sessions.create(done.principal, address_of(request))
+    created.tokens = done.tokens
+    # A page, because browsers do not send a strict cookie after a redirect from another site.
+    response = render(request, "logged_in.html", next=done.next, principal=done.principal)
+    console.sessions.set_cookie(response, created)
+    console.sessions.end_oidc(response)
+    return response
+
+
 def _cluster(console: Console, name: str) -> ClusterConfig:
     if not name:
         return next(iter(console.clusters.values()))
@@ -100,7 +150,8 @@ def _form(request: Request, config: ClusterConfig, failure: str = "", status: in
     console: Console = request.app.state.console
     request.state.login_token = request.cookies.get(session.LOGIN_COOKIE) or session.new_token()
     response = render(request, "login.html", status, config=config, failure=failure, user=user,
-                      token=request.state.login_token, query=request.url.query)
+                      token=request.state.login_token, query=request.url.query,
+                      by_issuer=console.oidc is not None)
     console.sessions.login_token(request, response)
     return response
 
@@ -130,5 +181,7 @@ async def logout(request: Request, cluster: None) -> Response:
 
 PAGES = [
     Page("/login", login, methods=("GET", "POST"), changes=False, audit="login", scope=PUBLIC),
+    Page("/oidc/login", oidc_login, changes=False, audit="", scope=PUBLIC),
+    Page(CALLBACK, oidc_callback, changes=False, audit="login", scope=PUBLIC),
     Page("/logout", logout, methods=("POST",), changes=False, audit="logout", scope=SESSION),
 ]
