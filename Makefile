@@ -23,7 +23,7 @@ FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs docs-site docs-serve bench bench-vs bench-cluster bench-control bench-growth bench-spark soak soak-cluster simulate soak-log mutants trial trial-needs test-spark wheel release release-check release-versions container clean
+.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs docs-site docs-serve bench bench-vs bench-cluster bench-control bench-growth bench-spark soak soak-cluster simulate soak-log mutants trial trial-needs test-spark test-console soak-console wheel release release-check release-versions container clean
 
 run: build
 	@$(VENV)/bin/brokerd --version >&2

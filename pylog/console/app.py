@@ -53,6 +53,7 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 EXPIRY_S = 30.0
+WHOLE_LISTS_MAX = 2
 REGISTRY_S_MAX = 10.0
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -107,6 +108,8 @@ class Console:
         url = settings["console.schema.registry.url"]
         self.registry = SchemaRegistry(str(url), timeout=REGISTRY_S_MAX) if url else None
         self.schemas = Schemas(self.registry, seconds) if self.registry is not None else None
+        # Each list that is ordered by a value of all its rows needs memory for all of them.
+        self.whole_lists = asyncio.Semaphore(WHOLE_LISTS_MAX)
         self.searches = Searches(settings["console.search.concurrent.max"])
         self.jobs = Jobs(now_ms, seconds)
         self.audit = Audit(settings["console.audit.file"], now_ms)

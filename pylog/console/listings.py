@@ -2,7 +2,8 @@
 
 Owns: nothing.
 Invariants: only the rows on the page are filled with values that are expensive to read, unless the
-  list is ordered by such a value; a cell of a CSV file is never a formula.
+  list is ordered by such a value; few lists are ordered so at a time; a cell of a CSV file is
+  never a formula.
 Source: OWASP, CSV injection.
 """
 
@@ -122,7 +123,8 @@ async def listed(request: Request, columns: Sequence[Column], rows: Iterable[Row
     if column is None:
         chosen, column = sort, by_key[sort.lstrip("-")]
     if column.is_lazy and fill is not None:
-        await fill(found)
+        async with request.app.state.console.whole_lists:
+            await fill(found)
     found = _ordered(found, column.key, chosen.startswith("-"))
     kind = query.get("format", "")
     exports = kind in ("json", "csv")

@@ -1,7 +1,8 @@
 """Runs the console as a server: address, TLS, limits.
 
 Owns: the listening socket.
-Invariants: a connection that does not send its request within HEADER_S is closed.
+Invariants: a connection that does not send the headers of a request within HEADER_S, or its body
+  within BODY_S, or that takes nothing of a response for WRITE_S, is closed; its work ends.
 """
 
 from __future__ import annotations
@@ -24,28 +25,58 @@ from pylog.console.views import all_pages
 
 CONNECTIONS_MAX = 256
 HEADER_S = 8.0
+BODY_S = 60.0
+WRITE_S = 60.0
 KEEP_ALIVE_S = 30
 CLOSE_S = 3
 
 
 class _Protocol(HttpToolsProtocol):
-    """Closes connections whose first request headers take too long."""
+    """Closes connections that are too slow: a search, for example, waits for its reader."""
 
-    _header_timer: asyncio.TimerHandle | None = None
+    _reading: asyncio.TimerHandle | None = None
+    _writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._header_timer = self.loop.call_later(HEADER_S, transport.close)
+        self._expect(HEADER_S)
+
+    def _expect(self, seconds: float | None) -> None:
+        """Close the connection unless the next part of the request arrives in time."""
+        if self._reading is not None:
+            self._reading.cancel()
+        self._reading = None if seconds is None else self.loop.call_later(
+            seconds, self.transport.abort)
+
+    def on_message_begin(self) -> None:
+        self._expect(HEADER_S)
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
+        self._expect(BODY_S)
         super().on_headers_complete()
 
+    def on_message_complete(self) -> None:
+        self._expect(None)
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # Abort, because closing would wait until the client has taken what is buffered.
+        self._writing = self.loop.call_later(WRITE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._cancel_writing()
+        super().resume_writing()
+
+    def _cancel_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
+        self._expect(None)
+        self._cancel_writing()
         super().connection_lost(exc)
 
 

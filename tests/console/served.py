@@ -42,14 +42,19 @@ class Served:
         self._server, self._sock = serving.server_of(self.console, self._set_url)
         self._thread = threading.Thread(target=self._run, name="console")
         self.url = ""
+        self.loop = None
 
     def _set_url(self, url):
         self.url = url.rstrip("/")
         self._ready.set()
 
     def _run(self):
+        async def serve():
+            self.loop = asyncio.get_running_loop()
+            await self._server.serve(sockets=[self._sock])
+
         with self._sock:
-            asyncio.run(self._server.serve(sockets=[self._sock]))
+            asyncio.run(serve())
 
     def __enter__(self):
         self._thread.start()

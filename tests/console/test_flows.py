@@ -1,4 +1,4 @@
-"""Every flow with the mouse, by keyboard only, and without JavaScript; also against Apache Kafka."""
+"""Every flow with the mouse, by keyboard only, without JavaScript; also against Apache Kafka."""
 
 import contextlib
 import json

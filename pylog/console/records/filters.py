@@ -22,6 +22,7 @@ from pylog.client.columns.rows import Row
 PATTERN_CHARACTERS_MAX = 1000
 PATTERN_BYTES_MAX = 8 << 20  # Of the memory of one compiled expression.
 INT64_MAX = 2**63 - 1
+RANGES_MAX = 10_000
 NEWEST, OLDEST = "newest", "oldest"
 ORDERS = (NEWEST, OLDEST)
 # Names of a query that make a filter. A name may be repeated: its values are alternatives.
@@ -268,7 +269,21 @@ def ranges_of(text: str) -> dict[int, list[tuple[int, int]]]:
         partition, start, end = map(int, match.groups())
         if start < end <= INT64_MAX and partition < 2**31:
             found.setdefault(partition, []).append((start, end))
-    return found
+    if sum(map(len, found.values())) > RANGES_MAX:
+        raise FilterError("left", f"more than {RANGES_MAX} ranges",
+                          "Start the search again from its form.")
+    return {partition: joined(rows) for partition, rows in found.items()}
+
+
+def joined(rows: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges in order, without overlaps: a record must not be found twice."""
+    made: list[tuple[int, int]] = []
+    for start, end in sorted(rows):
+        if made and start <= made[-1][1]:
+            made[-1] = made[-1][0], max(end, made[-1][1])
+        else:
+            made.append((start, end))
+    return made
 
 
 def ranges_text(ranges: dict[int, list[tuple[int, int]]]) -> str:

@@ -25,7 +25,7 @@ from pylog.client.consumer.range_reader import (
 )
 from pylog.client.network.cluster import Cluster
 from pylog.console.records.comparison import Comparison
-from pylog.console.records.filters import NEWEST, Filter
+from pylog.console.records.filters import NEWEST, Filter, joined
 from pylog.console.pages import PageError
 from pylog.console.values.row_decoding import RowDecoder
 
@@ -149,7 +149,12 @@ async def plan(cluster: Cluster, topic: str, chosen: Filter) -> tuple[dict[int, 
     known = sorted(info.partitions)
     if chosen.left is not None:
         _check_partitions(known, list(chosen.left))
-        return {partition: list(rows) for partition, rows in chosen.left.items()}, None
+        # Offsets that do not exist yet would never be read: the search could not end.
+        ends = await current_ranges(cluster, topic, sorted(chosen.left),
+                                    isolation=int(chosen.committed))
+        return {partition: found for partition, rows in chosen.left.items() if (found := [
+            (start, min(end, ends[partition][1])) for start, end in rows
+            if partition in ends and start < ends[partition][1]])}, None
     wanted, shortcut = known, None
     if chosen.partitions is not None:
         _check_partitions(known, chosen.partitions)
@@ -420,13 +425,7 @@ class RecordSearch:
 
     def _restore(self, partition: int, start: int, stop: int) -> None:
         """Add offsets to `left` again."""
-        joined: list[tuple[int, int]] = []
-        for low, high in sorted([*self.left.get(partition, ()), (start, stop)]):
-            if joined and low <= joined[-1][1]:
-                joined[-1] = joined[-1][0], max(high, joined[-1][1])
-            else:
-                joined.append((low, high))
-        self.left[partition] = joined
+        self.left[partition] = joined([*self.left.get(partition, ()), (start, stop)])
         self.progress.offsets = self.progress.offsets_total - _offset_count(self.left)
 
 

@@ -70,7 +70,8 @@ async def topic_groups(request: Request, cluster: ClusterSession) -> Response:
     parts = [TopicPartition(topic, number) for number in info.partitions]
     found, failures = await group_lag.listed(admin)
     others = {one.group_id: one for one in found if one.type.lower() != group_lag.SHARE}
-    committed = await group_lag.offsets(admin, dict.fromkeys(others, parts))
+    async with request.app.state.console.whole_lists:
+        committed = await group_lag.offsets(admin, dict.fromkeys(others, parts))
     metadata = await partition_offsets.metadata_of(admin.cluster, [topic])
     bounds = await partition_offsets.bounds(admin.cluster, metadata, parts)
     rows = []
