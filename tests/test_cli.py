@@ -3,6 +3,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import types
 
 import pytest
@@ -177,6 +178,35 @@ def test_a_start_imports_nothing_heavy_before_the_broker():
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
                            timeout=60)
     assert ended.stdout == "[]\n", ended.stderr
+
+
+# Modules of the standard library that take a start 1 ms or more, and packages of pylog that only
+# some brokers need.
+NOT_FOR_EVERY_START = (
+    "dataclasses", "decimal", "difflib", "email", "glob", "hashlib", "hmac", "http",
+    "importlib.metadata", "ipaddress", "multiprocessing", "numpy", "platform",
+    "prometheus_client", "secrets", "tempfile", "urllib", "uuid", "zlib", "pylog.client",
+    "pylog.console", "pylog.monitor.server", "pylog.peer.connection", "pylog.port_owner",
+    "pylog.replication", "pylog.security.sasl", "pylog.security.tls", "pylog.share",
+    "pylog.tools")
+
+
+def test_a_broker_without_security_or_peers_imports_only_what_it_needs(tmp_path):
+    program = textwrap.dedent("""
+        import os, signal, sys
+        from pylog import cli
+        def ready(settings, addresses):
+            print(*sys.modules)
+            os.kill(os.getpid(), signal.SIGTERM)
+        cli._print_ready = ready
+        sys.exit(cli.brokerd())
+        """)
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "--override", "listeners=PLAINTEXT://127.0.0.1:0",
+         "--override", f"log.dirs={tmp_path}"], capture_output=True, text=True, timeout=60)
+    loaded = ended.stdout.split()
+    assert ended.returncode == 0 and "pylog.broker.broker" in loaded, ended.stderr
+    assert sorted(set(NOT_FOR_EVERY_START) & set(loaded)) == []
 
 
 @pytest.fixture(scope="module")

@@ -6,21 +6,24 @@ Invariants: listener names are unique and upper case; two listeners share a port
 Source: KIP-103 (named listeners), KIP-684; Kafka's startup checks, as observed.
 """
 
-import ipaddress
+import contextlib
+import socket
 
 from .errors import ConfigError
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
+_LOOPBACK_IPV6 = bytes(15) + b"\1"
 TLS_PROTOCOLS = ("SSL", "SASL_SSL")
 
 
 def is_loopback(host: str) -> bool:
     """Return True if a host names this machine and reaches no other one."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    with contextlib.suppress(OSError):
+        return socket.inet_pton(socket.AF_INET, host)[0] == 127
+    with contextlib.suppress(OSError):
+        return socket.inet_pton(socket.AF_INET6, host.partition("%")[0]) == _LOOPBACK_IPV6
+    return host == "localhost"
 
 
 class Listener:

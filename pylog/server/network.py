@@ -10,14 +10,13 @@ Source: KIP-226 (num.network.threads, listeners), KIP-402 (max.connections).
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import socket
 import threading
 
-from pylog import port_owner
 from pylog._native.server.reactor import ASKS, CONTROL, GUARDED, THREADS_MAX, Reactors
 from pylog.config import ConfigError, limits
+from pylog.config.client_quotas import packed
 from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
 from pylog.log.errors import StartError
 from pylog.protocol import api, tables
@@ -272,8 +271,7 @@ def _addresses(host: str) -> list[bytes]:
         log.error("max.connections.per.ip.overrides: the host has no address",
                   extra={"host": host, "reason": error.strerror})
         return []
-    packed = [ipaddress.ip_address(address).packed for address in found]
-    return [bytes(10) + b"\xff\xff" + ip if len(ip) == 4 else ip for ip in packed]
+    return [packed(address) for address in found]
 
 
 def _reactors(settings, grants, io_pool, quotas, throttle, repeats) -> Reactors:
@@ -308,5 +306,7 @@ def _reactors(settings, grants, io_pool, quotas, throttle, repeats) -> Reactors:
 
 def _port_remedy(listener) -> str:
     """Return what to do when the port of a listener is in use."""
+    from pylog import port_owner
+
     return port_owner.remedy(
         listener.port, f"listeners={listener.name}://{listener.host}:{listener.port + 1}")

@@ -155,7 +155,7 @@ def _python(path: PurePath, tree: ast.Module):
 
 
 def module_aliases(path: PurePath, tree: ast.Module):
-    """Yield (line, message) of each import that gives a module of pylog a name of its own.
+    """Yield (line, message) of each import that hides the name of a module or function of pylog.
 
     An alias may only repeat words of the module's path, to tell two modules of one name apart:
     `from pylog.coordinator.groups.share import heartbeat as share_heartbeat`.
@@ -167,7 +167,8 @@ def module_aliases(path: PurePath, tree: ast.Module):
             continue
         for name in node.names:
             words = {word.rstrip("s") for word in re.split(r"[._]+", f"{node.module}.{name.name}")}
-            if name.asname and not (
+            # A constant may be named after its module: KIND of protobuf as PROTOBUF.
+            if name.asname and not name.name.isupper() and not (
                     name.asname.endswith(name.name)
                     or {word.rstrip("s") for word in name.asname.split("_")} <= words
                     and len(name.asname.split("_")) > len(name.name.split("_"))):

@@ -7,7 +7,6 @@ Source: Kafka's group coordinator.
 """
 
 import asyncio
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +27,7 @@ from pylog.coordinator.groups.snapshot import NO_ID, ShardSnapshot
 from pylog.coordinator.runtime.timers import Clock
 from pylog.metadata.image.image import Topic
 from pylog.metadata.image.state_store import Store
+from pylog.metadata.image.uuids import random_uuid
 from pylog.protocol.errors import Error, ErrorCode
 
 TOPIC = internal_topics.OFFSETS
@@ -165,8 +165,8 @@ class GroupCoordinator:
                 return group
 
             store = GroupShard(
-                self._limits, clock, lambda: str(uuid.uuid4()), find, snapshot.names,
-                                 self._events, lambda: self._broker.image, self._rebalanced)
+                self._limits, clock, random_uuid, find, snapshot.names, self._events,
+                lambda: self._broker.image, self._rebalanced)
             return store
 
         return make, snapshot

@@ -15,7 +15,6 @@ partition + digest of the group id: the records of a share group.
 
 import struct
 from collections.abc import Iterator
-from hashlib import blake2b
 from typing import Any
 
 from pylog.coordinator.groups.consumer import records as consumer_records
@@ -47,6 +46,8 @@ _ENTRY = struct.Struct(">iqiqq16sH")
 
 
 def _digest(text: str) -> bytes:
+    from hashlib import blake2b  # Takes 1 ms, which a start does not need.
+
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 

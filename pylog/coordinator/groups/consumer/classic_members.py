@@ -8,7 +8,6 @@ Invariants: a member revokes partitions before it gets new ones, and is asked to
 Source: KIP-848 (migration); Kafka's GroupMetadataManager.
 """
 
-import uuid
 from typing import Any
 
 from pylog.coordinator.groups.consumer import (
@@ -24,6 +23,7 @@ from pylog.coordinator.groups.consumer.group import (
 )
 from pylog.coordinator.groups.state import consumer_protocol, rebalance_tracker
 from pylog.coordinator.groups.state.classic_group import CONSUMER
+from pylog.metadata.image.uuids import random_uuid
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import Error, ErrorCode, ProtocolError
@@ -38,7 +38,7 @@ def join(groups: Any, group: ConsumerGroup, request: Any, version: int, client_i
     """Handle JoinGroup and return the response immediately. Raises Refusal."""
     if not (groups.limits.consumer.may_upgrade or groups.limits.consumer.may_downgrade):
         raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    member_id = request.member_id or str(uuid.uuid4())
+    member_id = request.member_id or random_uuid()
     consumer_heartbeat.check_room(groups, group, request.member_id)
     protocols = tuple((row.name, bytes(row.metadata)) for row in request.protocols)
     if request.protocol_type != CONSUMER or not group.supports(name for name, _ in protocols):

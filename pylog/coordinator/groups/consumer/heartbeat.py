@@ -7,7 +7,6 @@ Invariants: a rejected request changes nothing; a partition is assigned only whe
 Source: KIP-848; Kafka's GroupMetadataManager.
 """
 
-import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -32,6 +31,7 @@ from pylog.coordinator.groups.consumer.sessions import (
     JOIN, REBALANCE, SESSION, SYNC, cancel, expect, setting,
 )
 from pylog.coordinator.groups.state.heartbeat_cache import CachedHeartbeat
+from pylog.metadata.image.uuids import random_uuid
 from pylog.protocol.api_error import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
@@ -149,7 +149,7 @@ def _beat(groups: Any, request: Any, client: Client) -> Any:
     group, install = _group_for(groups, request.group_id, joins)
     check_room(groups, group, request.member_id)
     owned = current_assignment.owned_from(request.topic_partitions)
-    member_id = request.member_id or str(uuid.uuid4())
+    member_id = request.member_id or random_uuid()
     if request.instance_id is None:
         before = member_of(group, member_id, joins)
         _check_epoch(before, request.member_epoch, owned)

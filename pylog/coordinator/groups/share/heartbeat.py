@@ -11,7 +11,6 @@ Source: KIP-932; Kafka 4.3's group coordinator (response behaviour).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from hashlib import blake2b
 from typing import NamedTuple
 
 from pylog.protocol.counts import counted
@@ -190,6 +189,8 @@ def _is_pending(group: ShareGroup) -> bool:
 
 def _digest(names: Iterable[str], topics: Mapping[str, Topic]) -> int:
     """Return a hash of the ids and partition counts of the subscribed topics."""
+    from hashlib import blake2b  # Takes 1 ms, which a start does not need.
+
     found = blake2b(digest_size=8)
     for name in sorted(names):
         topic = topics.get(name)

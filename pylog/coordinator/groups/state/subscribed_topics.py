@@ -8,7 +8,6 @@ Source: KIP-848, KIP-1101 (metadata hash). Kafka uses another hash function: a h
 """
 
 from collections.abc import Iterable
-from hashlib import blake2b
 
 from pylog.coordinator.groups.assignors.partitions import TopicShape
 from pylog.metadata.image.image import Image, Topic
@@ -32,7 +31,7 @@ def metadata_hash(image: Image, names: Iterable[str]) -> int:
              if (topic := image.topics.get(name)) is not None]
     if not found:
         return 0
-    return int.from_bytes(blake2b(b"".join(found), digest_size=8).digest(), "big", signed=True)
+    return int.from_bytes(_digest(b"".join(found)), "big", signed=True)
 
 
 def _racks(image: Image) -> dict[int, str]:
@@ -48,4 +47,11 @@ def _topic_hash(topic: Topic, racks: tuple[tuple[int, str], ...]) -> bytes:
     text = [topic.name, topic.id.hex(), str(len(topic.partitions))]
     if racks:
         text += [repr(sorted(partition)) for partition in _racks_of(topic, dict(racks))]
-    return blake2b("\0".join(text).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return _digest("\0".join(text).encode("utf-8", "surrogatepass"))
+
+
+def _digest(data: bytes) -> bytes:
+    """Return 8 bytes of BLAKE2b."""
+    from hashlib import blake2b  # Takes 1 ms, which a start does not need.
+
+    return blake2b(data, digest_size=8).digest()
