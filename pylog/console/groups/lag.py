@@ -255,14 +255,16 @@ async def partitions(admin: Admin, group: Group, now_ms: Callable[[], int],
 async def _share_partitions(admin: Admin, group: Group, owners: Mapping[TopicPartition, Member]
                             ) -> list[dict[str, Any]]:
     found = await admin.list_share_group_offsets(group.group_id, timeout=OFFSETS_S_MAX)
+    bounds = await _bounds(admin, {*found, *owners})
     rows = []
     for part in sorted({*found, *owners}):
-        row = found.get(part)
+        row, bound = found.get(part), bounds[part]
         owner = owners.get(part)
         rows.append({
             "topic": part.topic, "partition": part.partition,
             "committed_offset": row.start_offset if row and row.start_offset >= 0 else None,
-            "start_offset": None, "end_offset": None, "last_stable_offset": None,
+            "start_offset": None, "last_stable_offset": None,
+            "end_offset": bound[1] if isinstance(bound, tuple) else None,
             "lag_records": row.lag if row and row.lag >= 0 else None, "lag_seconds": None,
             "error": None, "member_id": owner.member_id if owner else None,
             "client_id": owner.client_id if owner else None})

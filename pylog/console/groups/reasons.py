@@ -18,7 +18,8 @@ from pylog.client.admin import metrics_endpoint
 from pylog.client.admin.group_lag import with_rates
 from pylog.client.types import TopicPartition
 from pylog.console.groups import lag as group_lag
-from pylog.console.groups.lag import Group
+from pylog.console.groups import share_reasons
+from pylog.console.groups.lag import SHARE, Group
 from pylog.coordinator.groups.state.rebalance_tracker import sentence
 from pylog.monitor.explain import reasons
 
@@ -40,6 +41,8 @@ class Explanation(NamedTuple):
 async def explain(admin: Admin, group: Group, now_ms: Callable[[], int], is_brokerd: bool,
                   before: Earlier | None) -> Explanation:
     """Explain a group's lag. before: an earlier reading. Raises KafkaError."""
+    if group.type == SHARE:
+        return await _share(admin, group, now_ms)
     rows = await group_lag.partitions(admin, group, now_ms, with_ages=before is not None)
     if is_brokerd:
         view = await metrics_endpoint.group_view(
@@ -65,6 +68,20 @@ async def explain(admin: Admin, group: Group, now_ms: Callable[[], int], is_brok
     old = {TopicPartition(row["topic"], row["partition"]): row for row in rows}
     return _explained(_view(group, old, later, last, seconds), last,
                       f"two readings, {seconds:.1f} s apart")
+
+
+async def _share(admin: Admin, group: Group, now_ms: Callable[[], int]) -> Explanation:
+    """Explain the lag of a share group from two readings."""
+    seconds_of = asyncio.get_running_loop().time
+    begun_s = seconds_of()
+    before = await group_lag.partitions(admin, group, now_ms)
+    await asyncio.sleep(BETWEEN_READINGS_S)
+    later = await group_lag.described(admin, group.group_id)
+    now = await group_lag.partitions(admin, later, now_ms)
+    seconds = seconds_of() - begun_s
+    return Explanation(share_reasons.reasons(later, before, now, seconds),
+                       share_reasons.with_rates(before, now, seconds),
+                       f"two readings, {seconds:.1f} s apart")
 
 
 def _explained(view: dict[str, Any], rows: list[dict[str, Any]], source: str) -> Explanation:

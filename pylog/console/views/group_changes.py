@@ -40,15 +40,13 @@ async def offsets(request: Request, cluster: ClusterSession) -> Response:
     name = request.path_params["group"]
     group = await _group(cluster, name)
     form = await form_of(request) if request.method == "POST" else {}
-    committed = (await group_lag.offsets(cluster.admin, {name: None}))[name]
-    if isinstance(committed, KafkaError):
-        raise committed
+    committed = await _committed(cluster, group)
     if form.get("step") == "apply":
         return await _apply(request, cluster, group, form, committed)
     if request.method == "GET":
         return await _form(request, group, committed, form)
     not_audited(request)
-    rows = await _preview(cluster, form, committed)
+    rows = await _preview(cluster, group, form, committed)
     return await _form(request, group, committed, form, rows=rows)
 
 
@@ -59,10 +57,18 @@ async def _group(cluster: ClusterSession, name: str) -> Group:
     except GroupIdNotFoundError:
         raise PageError(404, "There is no such group, or you may not see it", name,
                         "Check the name.") from None
-    if group.type == SHARE:
-        raise PageError(400, "This page does not change share groups", name,
-                        "Use pylog share reset.")
     return group
+
+
+async def _committed(cluster: ClusterSession, group: Group) -> Mapping[TopicPartition, int]:
+    """Return the committed offsets, or the start offsets of a share group. Raises KafkaError."""
+    if group.type == SHARE:
+        found = await cluster.admin.list_share_group_offsets(group.group_id)
+        return {part: row.start_offset for part, row in found.items() if row.start_offset >= 0}
+    result = (await group_lag.offsets(cluster.admin, {group.group_id: None}))[group.group_id]
+    if isinstance(result, KafkaError):
+        raise result
+    return result
 
 
 async def _form(request: Request, group: Group, committed: Mapping[TopicPartition, int],
@@ -75,13 +81,16 @@ async def _form(request: Request, group: Group, committed: Mapping[TopicPartitio
                   topics=sorted({part.topic for part in committed}))
 
 
-async def _preview(cluster: ClusterSession, form: dict[str, str],
+async def _preview(cluster: ClusterSession, group: Group, form: dict[str, str],
                    committed: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
     """Return a row for each partition: committed, wanted and new offset. Raises PageError."""
     way = form.get("way", "")
     if way not in WAYS:
         raise PageError(400, "The way to change the offsets is not valid", way)
     parts = await _chosen(cluster, form, committed)
+    if way == DELETE and group.type == SHARE and form.get("partitions", "").strip():
+        raise PageError(400, "Offsets of a share group are deleted by topic",
+                        form["partitions"][:100], "Leave the partitions empty.")
     if way == DELETE:
         return [_row(part, committed.get(part), None, None) for part in parts
                 if part in committed]
@@ -175,15 +184,21 @@ async def _apply(request: Request, cluster: ClusterSession, group: Group, form: 
     if any(committed.get(part) != now for part, (now, _) in plan.items()):
         not_audited(request)
         return await _form(request, group, committed, form, rows=await _preview(
-            cluster, form, committed), failure="The group committed other offsets since the "
+            cluster, group, form, committed), failure="The group committed other offsets since the "
             "preview. This is the new one.")
     audit_details(request, offsets=[f"{part}: {now} to {new}" for part, (now, new) in
                                     list(plan.items())[:100]], count=len(plan))
     new = {part: offset for part, (_, offset) in plan.items() if offset is not None}
     gone = [part for part, (_, offset) in plan.items() if offset is None]
-    if new:
+    if group.type == SHARE:
+        if new:
+            await cluster.admin.alter_share_group_offsets(group.group_id, new)
+        if gone:
+            await cluster.admin.delete_share_group_offsets(
+                group.group_id, sorted({part.topic for part in gone}))
+    elif new:
         await cluster.admin.alter_consumer_group_offsets(group.group_id, new)
-    if gone:
+    elif gone:
         await cluster.admin.delete_consumer_group_offsets(group.group_id, gone)
     return redirect(cluster.url("groups", group.group_id),
                     f"{len(plan)} offsets of {group.group_id} were "

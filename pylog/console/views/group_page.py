@@ -97,9 +97,6 @@ async def stream(request: Request, cluster: ClusterSession) -> Response:
 async def explain(request: Request, cluster: ClusterSession) -> Response:
     """Explain why the group lags."""
     found = await group_lag.described(cluster.admin, request.path_params["group"])
-    if found.type == SHARE:
-        raise PageError(400, "The lag of share groups is not explained", found.group_id,
-                        "The group's page shows its lag in each partition.")
     console = request.app.state.console
     explanation = await group_reasons.explain(
         cluster.admin, found, console.now_ms, cluster.is_brokerd,

@@ -48,8 +48,10 @@ async def record(request: Request, cluster: ClusterSession) -> Response:
     formats = formats_of(request.query_params)
     [row] = await visible_rows(mask, decoder_of(request, name), [Row(
         partition, offset, found.timestamp, found.key, found.value, list(found.headers))])
+    part = await cluster.attempt(f"READ TOPIC {name}", lambda: single_records.batch_of(
+        cluster, name, partition, offset))
     return render(
-        request, "single_record.html", name=name, partition=partition, offset=offset,
+        request, "single_record.html", batch=part, name=name, partition=partition, offset=offset,
         timestamp=row.timestamp, is_masked=mask.hides_something, chosen=_formats(request),
         format_titles=TITLES, formats=formats,
         has_registry=request.app.state.console.schemas is not None,

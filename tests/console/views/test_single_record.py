@@ -1,6 +1,10 @@
 """The page of one record."""
 
+import re
+
 import pytest
+
+from pylog.client import Admin, NewTopic, Producer
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +99,25 @@ def test_masked_fields_are_absent_from_pages_files_and_copies(tmp_path, broker):
         assert "4111" not in text
     assert "cannot be copied" in texts[4]
     assert copying.status == 403 and "cannot be copied" in copying.text
+
+
+def test_a_record_shows_its_batch_and_the_state_of_its_transaction(broker, client):
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic("batched", 1)])
+    settings = {"bootstrap_servers": broker.bootstrap, "compression_type": "gzip"}
+    with Producer(**settings, transactional_id="batched") as producer:
+        producer.init_transactions()
+        for number, end in enumerate((producer.commit_transaction, producer.abort_transaction)):
+            producer.begin_transaction()
+            producer.send("batched", b"x%d" % number)
+            producer.flush()
+            end()
+        producer.begin_transaction()
+        producer.send("batched", b"open")
+        producer.flush()
+        pages = {offset: client.get(f"/topics/batched/records/0/{offset}").text
+                 for offset in (0, 2, 4)}
+        producer.abort_transaction()
+    for offset, state in ((0, "committed"), (2, "aborted"), (4, "open")):
+        assert f"{state} transaction</summary>" in pages[offset], offset
+        assert re.search(r"compression: gzip.*epoch \d+, sequence \d", pages[offset], re.DOTALL)
