@@ -103,7 +103,9 @@ class Tree:
     def _keep(self) -> None:
         """Save the products of the build. Keeps the clean build."""
         shutil.rmtree(self.at / CLEAN, ignore_errors=True)
-        links = [_product(_words(how)) for how in self.at.glob("build/temp.*/**/*.linked")]
+        # An older build can have left records of extensions that no longer exist.
+        links = [name for how in self.at.glob("build/temp.*/**/*.linked")
+                 if (self.at / (name := _product(_words(how)))).exists()]
         products = [*self.at.glob("build/temp.*/csrc/**/*.o"), *self.at.glob(ARCHIVE),
                     *(self.at / name for name in links)]
         for path in products:
