@@ -105,11 +105,13 @@ int64_t fetch_awaited_end(const struct fetch *f, const struct log_range *range, 
     return f->read_committed ? range->last_stable_offset : range->high_watermark;
 }
 
-static bool reaches_end(const struct fetch *f, const struct fetch_read *read) {
+static bool has_all(const struct fetch *f, const struct fetch_read *read) {
     uint8_t kind;
-    if (read->error != 0) return false;
-    return read->range.length == 0 ||
-           read->range.next_offset >= fetch_awaited_end(f, &read->range, &kind);
+    return read->range.next_offset >= fetch_awaited_end(f, &read->range, &kind);
+}
+
+static bool reaches_end(const struct fetch *f, const struct fetch_read *read) {
+    return read->error == 0 && (read->range.length == 0 || has_all(f, read));
 }
 
 void fetch_read_all(struct serve *s, struct fetch *f, bool nowait) {
@@ -118,6 +120,7 @@ void fetch_read_all(struct serve *s, struct fetch *f, bool nowait) {
     int64_t bytes = 0;
     uint32_t ranges = 0; /* each may become a part of the reply */
     bool ready = false, any = false, at_end = true, over = f->throttled && is_over(s);
+    bool full = false; /* the limit left no room for available records */
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         int64_t left = ranges < REPLY_PARTS_MAX ? limit - bytes : 0;
         if (!read_part(f, p, left < 0 ? 0 : (int32_t)left, bytes == 0, nowait, over)) {
@@ -127,14 +130,19 @@ void fetch_read_all(struct serve *s, struct fetch *f, bool nowait) {
         bytes += p->read->range.length;
         ranges += p->read->range.length > 0;
         if (!reaches_end(f, p->read)) at_end = false;
+        if (left < p->bytes_max && p->read->error == 0 && !has_all(f, p->read)) full = true;
         /* An unknown partition is part of the response, but does not end the wait. */
         if (fetch_is_unknown(p)) continue;
         any = true;
         if (p->read->error != 0 || p->read->diverging_epoch >= 0 || p->read->preferred >= 0)
             ready = true;
     }
+    /* As in Kafka, the limit also limits the minimum. Batches are not cut, so a full response can
+     * be a little shorter than the limit; while all partitions are throttled it has no bytes. */
+    int64_t needed = f->bytes_min < limit ? f->bytes_min : limit;
+    bool enough = bytes >= needed || (full && bytes > 0);
     f->found = (struct fetch_found){.bytes = bytes,
-                                    .ready = ready || !any || bytes >= f->bytes_min,
+                                    .ready = ready || !any || enough,
                                     .at_end = at_end && !ready};
 }
 

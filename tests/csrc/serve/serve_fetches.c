@@ -121,6 +121,16 @@ static void waits(void) {
     /* A fetch without a wait is answered immediately, and so is one with an error. */
     check_rows(&FETCHING(VERSION, end, 2, .bytes_min = one + 1, .wait_ms = 0), rows, 2);
     check_rows(&FETCHING(VERSION, end, 2, .bytes_min = one + 1, .wait_ms = -1), rows, 2);
+    /* So is one whose limit leaves no room for more: waiting cannot reach min.bytes. */
+    const struct asked full[] = {ASKED("a", 0), ASKED("b", 1)};
+    const struct fetched most[] = {row_of(&a, 0, 0, 2), row_of(&b, 1, 0, 0)};
+    check_rows(&FETCHING(VERSION, full, 1, .bytes_min = 3 * one, .bytes_max = 2 * one + 1), most,
+               1);
+    check_rows(&FETCHING(VERSION, full, 2, .bytes_min = 3 * one, .bytes_max = 2 * one), most, 2);
+    /* The limit of a partition does not count: others can grow. */
+    const struct asked part[] = {ASKED("a", 0, .bytes_max = one)};
+    CHECK(start_fetch(&r, &m, &FETCHING(VERSION, part, 1, .bytes_min = 2 * one)) == SERVE_WAIT);
+    CHECK(abandoned(&r));
     log_become_follower(b.logs[1], 1);
     rows[1] = FETCH_REFUSED("b", 1, NOT_LEADER);
     check_rows(&FETCHING(VERSION, end, 2), rows, 2);
