@@ -41,24 +41,40 @@ class Unreported:
         return None
 
 
-def decide(settings: Any, rules: Iterable[AclBinding], principal: str, host: str, operation: str,
-           kind: str, name: str) -> AclDecision:
-    """Return the decision. settings: the broker's, or Unreported(). principal: `User:name`; raises
-    ValueError for another form.
-    """
-    who = principals.parse(principal)
-    if who is None:
-        raise ValueError(f"{principal!r}: expected User:NAME")
-    judge = authorizer.StandardAuthorizer(settings)
-    judge.take({("AccessControlEntryRecord", number): messages.AccessControlEntryRecord(
+def judge(settings: Any, rules: Iterable[AclBinding]) -> authorizer.StandardAuthorizer:
+    """Return an authorizer with these rules. settings: the broker's, or Unreported()."""
+    found = authorizer.StandardAuthorizer(settings)
+    found.take({("AccessControlEntryRecord", number): messages.AccessControlEntryRecord(
         resource_type=number_of(RESOURCE_TYPES, rule.resource_type),
         resource_name=rule.resource_name,
         pattern_type=number_of(PATTERN_TYPES, rule.pattern_type), principal=rule.principal,
         host=rule.host, operation=number_of(OPERATIONS, rule.operation),
         permission_type=number_of(PERMISSIONS, rule.permission))
         for number, rule in enumerate(rules)})
-    found = judge.authorize(who, host, number_of(OPERATIONS, operation),
-                            number_of(RESOURCE_TYPES, kind), name)
+    return found
+
+
+def permits(by: authorizer.StandardAuthorizer, principal: str, host: str, operation: str,
+            kind: str, name: str) -> bool:
+    """Return True if the rules of judge() allow the operation. Arguments: as for decide()."""
+    return bool(_authorized(by, principal, host, operation, kind, name).allowed)
+
+
+def _authorized(by: authorizer.StandardAuthorizer, principal: str, host: str, operation: str,
+                kind: str, name: str) -> Any:
+    who = principals.parse(principal)
+    if who is None:
+        raise ValueError(f"{principal!r}: expected User:NAME")
+    return by.authorize(who, host, number_of(OPERATIONS, operation),
+                        number_of(RESOURCE_TYPES, kind), name)
+
+
+def decide(settings: Any, rules: Iterable[AclBinding], principal: str, host: str, operation: str,
+           kind: str, name: str) -> AclDecision:
+    """Return the decision. settings: the broker's, or Unreported(). principal: `User:name`; raises
+    ValueError for another form.
+    """
+    found = _authorized(judge(settings, rules), principal, host, operation, kind, name)
     rule = found.rule
     return AclDecision(found.allowed, None if rule is None else AclBinding(
         word_of(RESOURCE_TYPES, rule.resource_type), rule.resource_name,

@@ -1,4 +1,4 @@
-"""`pylog registry`: schemas of a Confluent-compatible registry.
+"""`pylog registry`: schemas of a Confluent-compatible registry; `serve` runs one.
 
 Owns: nothing.
 Invariants: every deletion requires confirmation; a schema is printed as stored, so that it can be
@@ -18,6 +18,7 @@ from pylog.client.serialization.registry import LEVELS, Schema, SchemaRegistry
 from pylog.tools.cli.cluster_queries import unknown
 from pylog.tools.cli.command import Local, Tools, confirmed, registry_option, text_of
 from pylog.tools.cli.session import Session, ToolError
+from pylog.tools.records.registry_server import serve
 
 COLUMNS = {"subject": "SUBJECT", "version": "VERSION", "id": "ID", "type": "TYPE",
            "level": "COMPATIBILITY"}
@@ -214,4 +215,5 @@ def delete(session: Session, subject: str, version: int | None, permanent: bool,
                        f"{subject}: deleted {', '.join(map(str, gone))}")
 
 
+registry.add_command(serve)
 COMMANDS = {"registry": registry}
