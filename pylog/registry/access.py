@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pylog import supervisor
 from pylog.client.admin import acl_decisions
 from pylog.client.admin.admin import Admin
 from pylog.client.admin.types import AclBinding
@@ -147,7 +148,8 @@ class Rights:
     async def start(self) -> None:
         """Read the ACLs, and read them again at intervals. Raises KafkaError."""
         await self._refresh()
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._task = asyncio.get_running_loop().create_task(
+            supervisor.restarting("ACLs of the schema registry", self._follow))
 
     async def close(self) -> None:
         if self._task is not None:

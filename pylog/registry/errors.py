@@ -115,7 +115,8 @@ def reference_exists(subject: str, version: int) -> RegistryError:
 
 
 def invalid_subject(subject: str) -> RegistryError:
-    return RegistryError(INVALID_SUBJECT, f"The specified subject '{subject}' is not a valid subject.")
+    return RegistryError(INVALID_SUBJECT,
+                         f"The specified subject '{subject}' is not a valid subject.")
 
 
 def incompatible(level: str, reasons: list[str]) -> RegistryError:

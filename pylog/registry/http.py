@@ -17,6 +17,8 @@ from typing import Any
 
 import httptools
 
+from pylog import supervisor
+
 CONNECTIONS_MAX = 1000
 PIPELINE_MAX = 32
 IN_PROGRESS_MAX = 1000
@@ -86,7 +88,8 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self, loop), sock=sock,
                                                 ssl=context)
-        self._sweeper = loop.create_task(self._sweep())
+        self._sweeper = loop.create_task(
+            supervisor.restarting("slow connections", self._sweep))
 
     async def close(self) -> None:
         if self._sweeper is not None:
@@ -258,7 +261,8 @@ class _Connection(asyncio.Protocol):
                 self._transport.close()
             return
         self._server.in_progress += 1
-        self._task = self._loop.create_task(self._finish(answer, keeps))
+        self._task = self._loop.create_task(
+            supervisor.reporting("schema registry", self._finish(answer, keeps)))
 
     async def _finish(self, answer: Awaitable[bytes], keeps: bool) -> None:
         """Write an awaited answer, then answer the requests that came after it."""

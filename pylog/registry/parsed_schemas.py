@@ -48,10 +48,8 @@ class ParsedSchemas:
     def referenced(self, subject: str, reference: Reference) -> Version:
         """Return the version that a reference means. Raises RegistryError."""
         name, number = target(subject, reference)
-        if number == LATEST:
-            found = (self._store.versions(name) or [None])[-1]
-        else:
-            found = self._store.version(name, number)
+        found = (self._store.latest(name) if number == LATEST
+                 else self._store.version(name, number))
         if found is None:
             raise errors.RegistryError(
                 errors.INVALID_SCHEMA, "Invalid schema: no schema reference found for subject "

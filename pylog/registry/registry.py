@@ -23,7 +23,7 @@ from pylog.registry.store import Context, Store, Version
 from pylog.registry.write_gate import WriteGate
 
 VERSION_MAX = ID_MAX = 2 ** 31 - 1
-ATTEMPTS_MAX = 5
+ATTEMPTS_MAX = 50
 READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD = (
     "READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT", "FORWARD")
 MODES = (READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD)
@@ -207,7 +207,7 @@ class Registry:
 
     def _version_of(self, subject: str, number: int, with_deleted: bool) -> Version | None:
         if number == LATEST:
-            return (self.store.versions(subject, with_deleted) or [None])[-1]
+            return self.store.latest(subject, with_deleted)
         found = self.store.version(subject, number)
         return None if found is None or (found.is_deleted and not with_deleted) else found
 
@@ -293,7 +293,7 @@ class Registry:
 
     def _filled(self, subject: str, request: Request, config: dict[str, Any]) -> Request:
         """Return the request with what it inherits: schema, metadata and rules."""
-        latest = (self.store.versions(subject) or [None])[-1]
+        latest = self.store.latest(subject)
         text, kind, references = request.text, request.kind, request.references
         metadata, rule_set = request.metadata, request.rule_set
         if not text:
@@ -487,10 +487,8 @@ class Registry:
             live = [one for one in every if not one.is_deleted]
             if not every or (not permanent and not live):
                 raise errors.subject_not_found(subject)
-            if number == LATEST:
-                found = (live or [None])[-1] if not permanent else every[-1]
-            else:
-                found = self.store.version(subject, number)
+            found = (self.store.latest(subject, permanent) if number == LATEST
+                     else self.store.version(subject, number))
             if found is None:
                 raise errors.version_not_found(number)
             if permanent:

@@ -17,8 +17,8 @@ from typing import Any
 
 from pylog import port_owner
 from pylog.client.admin.admin import Admin
-from pylog.config import registry_access
 from pylog.config.errors import ConfigError
+from pylog.registry import protection
 from pylog.registry.access import Access, Logins, Rights
 from pylog.registry.application import Application
 from pylog.registry.audit import Audit
@@ -48,7 +48,7 @@ class About:
         return {"scope": {"path": [], "clusters": {
             "kafka-cluster": self._cluster_id, "schema-registry-cluster": "schema-registry"}}}
 
-    def release(self) -> dict[str, str]:
+    def release(self) -> dict[str, str | None]:
         return {"version": version(), "commitId": commit()}
 
     def availability(self) -> dict[str, bool]:
@@ -72,6 +72,7 @@ class RegistryServer:
         self._now_ms = now_ms
         self._seconds = seconds
         self._ends = contextlib.AsyncExitStack()
+        self.store = Store()
         self.url = ""
 
     async def start(self) -> None:
@@ -85,32 +86,31 @@ class RegistryServer:
 
     async def _start(self, ends: contextlib.AsyncExitStack) -> None:
         settings = self._settings
-        needs_login = settings["schema.registry.authentication"].lower() == registry_access.BASIC
+        needs_login = settings["schema.registry.authentication"].lower() == protection.BASIC
         has_users = str(self._client.get("security.protocol", "")).upper().startswith("SASL")
-        warning = registry_access.check(settings, has_users)
+        warning = protection.check(settings, has_users)
         if warning:
             log.warning(warning)
-        sock = bind(settings[registry_access.LISTENER])
+        sock = bind(settings[protection.LISTENER])
         ends.callback(sock.close)
         context = _tls(settings["schema.registry.ssl.keystore.location"])
         audit = Audit(settings["schema.registry.audit.file"], self._now_ms)
         ends.callback(audit.close)
-        store = Store()
-        topic = SchemaTopic(settings["schema.registry.topic"], self._client, store,
+        topic = SchemaTopic(settings["schema.registry.topic"], self._client, self.store,
                             settings["schema.registry.write.timeout.ms"] / 1000, self._seconds)
         ends.push_async_callback(topic.close)
         await topic.start()
         admin = await ends.enter_async_context(Admin.from_settings(
             {"client.id": "pylog-registry", **self._client}))
         rights = None
-        if settings["schema.registry.authorization"].lower() == registry_access.ACL:
+        if settings["schema.registry.authorization"].lower() == protection.ACL:
             rights = Rights(settings, admin)
             ends.push_async_callback(rights.close)
             await rights.start()
         logins = Logins({key: value for key, value in self._client.items()
                          if key not in CREDENTIALS}, self._seconds) if needs_login else None
         schema_bytes = settings["schema.registry.schema.bytes.max"]
-        registry = Registry(store, topic, Limits(
+        registry = Registry(self.store, topic, Limits(
             schema_bytes, settings["schema.registry.compatibility.level"].upper(),
             settings["schema.registry.mode.mutability"]))
         about = About(topic, (await admin.describe_cluster()).cluster_id)
@@ -124,7 +124,7 @@ class RegistryServer:
 
 def bind(listener: str) -> socket.socket:
     """Return a bound socket. Raises ConfigError."""
-    host, port = registry_access.address(listener)
+    host, port = protection.address(listener)
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, socket.SOCK_STREAM)
@@ -136,7 +136,7 @@ def bind(listener: str) -> socket.socket:
             stack.pop_all()
         return made
     except OSError as error:
-        remedy = port_owner.remedy(port, f"{registry_access.LISTENER}=HOST:PORT")
+        remedy = port_owner.remedy(port, f"{protection.LISTENER}=HOST:PORT")
         raise ConfigError(f"Cannot listen on {listener}: {error.strerror or error}. {remedy}"
                           ) from None
 

@@ -2,8 +2,8 @@
 
 Owns: subjects, versions, ids, configs, modes and contexts, and the exact key of each live record.
 Invariants: depends on the records only, so that all registries of a topic agree; an id has one
-  meaning in its context: a later record that gives it another one is ignored; a record that cannot
-  be read is skipped and counted.
+  meaning in its context and a version one schema: a later record that gives them another one is
+  ignored; a record that cannot be read is skipped and counted.
 Source: Confluent's KafkaStoreMessageHandler; Karapace's schema_reader.
 """
 
@@ -77,6 +77,11 @@ class Store:
         return [rows[number] for number in sorted(rows)
                 if with_deleted or not rows[number].is_deleted]
 
+    def latest(self, subject: str, with_deleted: bool = False) -> Version | None:
+        """Return the newest version of a subject, None if it has none."""
+        found = self.versions(subject, with_deleted)
+        return found[-1] if found else None
+
     def version(self, subject: str, number: int) -> Version | None:
         return self.subjects.get(subject, {}).get(number)
 
@@ -102,7 +107,8 @@ class Store:
         """Apply the record at an offset. Never fails: a bad record is skipped."""
         self.position = offset + 1
         try:
-            row = json.loads(key or b"")
+            key = key or b""
+            row = json.loads(key)
             kind = row["keytype"]
             body = json.loads(value) if value else None
             apply = _APPLY.get(kind)
@@ -123,11 +129,11 @@ class Store:
             return
         content, id_ = self._shared(records.content_of(body)), int(body["id"])
         context = self.contexts.setdefault(subjects.parse(subject).context, Context())
-        before = context.contents.get(id_)
-        users = context.uses.get(id_, set())
-        if before is not None and before.guid != content.guid and users != {(subject, number)}:
-            log.warning("a record of _schemas gives an id another schema and is ignored",
-                        extra={"id": id_, "subject": subject, "schema_version": number})
+        old, meaning = self.version(subject, number), context.contents.get(id_)
+        if (meaning is not None and meaning.guid != content.guid) or (
+                old is not None and (old.id, old.content.guid) != (id_, content.guid)):
+            log.warning("a record of _schemas gives an id or a version another schema and is "
+                        "ignored", extra={"id": id_, "subject": subject, "schema_version": number})
             return
         self._remove(subject, number)
         self._keys[identity] = key

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pylog import supervisor
 from pylog.client import TopicPartition, aio
 from pylog.client.admin.admin import Admin
 from pylog.client.admin.types import ConfigResource, NewTopic, ResourceType
@@ -61,9 +62,9 @@ class SchemaTopic:
         """Create or check the topic, and read it to its end. Raises TopicError, KafkaError."""
         async with Admin.from_settings(self._settings) as admin:
             await self._prepare(admin)
-        self._consumer = aio.Consumer({
+        self._consumer = aio.Consumer.from_settings({
             **self._settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
-        self._producer = aio.Producer({
+        self._producer = aio.Producer.from_settings({
             **self._settings, "acks": "all", "linger.ms": 0, "request.timeout.ms": REQUEST_MS,
             "delivery.timeout.ms": max(REQUEST_MS, int(self._timeout_s * 1000))})
         await self._consumer.start()
@@ -73,7 +74,8 @@ class SchemaTopic:
         while await self._consumer.position(self._partition) < end:
             await self._read()
         self.store.position = max(self.store.position, end)
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._task = asyncio.get_running_loop().create_task(
+            supervisor.restarting("topic of schemas", self._follow))
 
     async def close(self) -> None:
         if self._task is not None:

@@ -44,6 +44,7 @@ OWN_SUPERVISION = {
     "pylog/metadata/quorum/etcd_process.py:start": "_keep() catches, logs and restarts",
     "pylog/eventloop/threads.py:whole": "awaited below",
     "pylog/metadata/quorum/voter_status.py:states": "awaited below",
+    "pylog/registry/access.py:_check": "awaited below",
     "pylog/replication/channel.py:_rest": "awaited below",
     "pylog/replication/channel.py:_sleep": "awaited below",
     "pylog/replication/channel.py:send": "awaited below",

@@ -14,6 +14,8 @@ TABLES = {"config/catalogue.py", "config/document.py", "config/dynamic.py", "con
           "config/kafka_settings.py", "config/own_settings.py", "config/relations.py"}
 # Client settings have the same names as some broker settings.
 OTHERS = {"client", "testing", "tools"}
+# Programs that brokerd starts, and the prefix of their settings.
+PROGRAMS = {"console": "console.", "registry": "schema.registry."}
 
 
 # Files that name settings without testing what they do.
@@ -21,7 +23,7 @@ LISTS = {"config/test_effects.py"}
 # Files and folders that give settings without this prefix, as words of a dictionary or of a call.
 PREFIXES = {"security/oauth/test_client_assertions.py": "sasl.oauthbearer.assertion.",
             "security/oauth/test_token_retriever.py": "sasl.oauthbearer.",
-            "client": ""}
+            "client": "", "registry": "schema.registry."}
 NAME = re.compile(r"(?<![\w.-])[a-z0-9]+(?:[._][a-z0-9]+)+(?![\w-])")
 WORD = re.compile(r"""["']([a-z0-9]+(?:\.[a-z0-9]+)*)["']|\b([a-z0-9]+(?:_[a-z0-9]+)*)=""")
 
@@ -37,9 +39,9 @@ def names_read() -> set[str]:
         inside = path.relative_to(PACKAGE)
         if inside.as_posix() not in TABLES and inside.parts[0] not in OTHERS:
             names = QUOTED.findall(path.read_text())
-            # The console has settings of the broker, and gives its clients settings of clients.
-            found |= {name for name in names
-                      if inside.parts[0] != "console" or name.startswith("console.")}
+            # These have settings of the broker, and give their clients settings of clients.
+            prefix = PROGRAMS.get(inside.parts[0], "")
+            found |= {name for name in names if name.startswith(prefix)}
     return found
 
 

@@ -126,8 +126,9 @@ class _Parser:
         if self._is_strict:
             for field, record in self._defaults:
                 if not is_valid_default(field.type, field.default):
-                    raise SchemaError(f"Invalid default for field {record}.{field.name}: "
-                                      f"{text_of(field.default)} is not a {written_kind(field.type)}")
+                    raise SchemaError(
+                        f"Invalid default for field {record}.{field.name}: "
+                        f"{text_of(field.default)} is not a {written_kind(field.type)}")
 
     def settled(self, one: Type) -> Type:
         return one if one.is_resolved else self.named[one.name]

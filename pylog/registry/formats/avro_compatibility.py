@@ -15,11 +15,11 @@ from pylog.registry.formats.avro import Field, Schema, Type, written_kind
 
 PROMOTIONS = {"long": ("int",), "float": ("int", "long"), "double": ("int", "long", "float"),
               "bytes": ("string",), "string": ("bytes",)}
-MESSAGES_MAX = 100
+REASONS_MAX = 100
 
 
 def differences(reader: Schema, writer: Schema) -> list[str]:
-    """Return why `reader` cannot read data of `writer`, at most MESSAGES_MAX reasons; [] if it can.
+    """Return why `reader` cannot read data of `writer`, at most REASONS_MAX reasons; [] if it can.
     """
     return _Check().compare(reader.root, writer.root, "")
 
@@ -35,7 +35,7 @@ class _Check:
         if pair not in self._results:
             self._results[pair] = None
             self._results[pair] = list(islice(self._differences(reader, writer, where),
-                                              MESSAGES_MAX))
+                                              REASONS_MAX))
         return self._results[pair] or []
 
     def _can_read(self, reader: Type, writer: Type) -> bool:

@@ -4,10 +4,13 @@ Owns: nothing.
 Invariants: rights need a login; a login is only possible if the cluster has users.
 """
 
+from __future__ import annotations
+
+from typing import Any
 from urllib.parse import urlsplit
 
-from . import listeners
-from .errors import ConfigError
+from pylog.config import listeners
+from pylog.config.errors import ConfigError
 
 NONE, BASIC, ACL = "none", "basic", "acl"
 LISTENER = "schema.registry.listener"
@@ -25,7 +28,7 @@ def address(listener: str) -> tuple[str, int]:
     return host, port
 
 
-def check(settings, has_users: bool) -> str:
+def check(settings: Any, has_users: bool) -> str:
     """Check the settings of access and return a warning, or "". has_users: the cluster requires
     SASL. Raises ConfigError.
     """
