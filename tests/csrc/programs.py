@@ -16,7 +16,7 @@ from tests.fixtures.child_environment import ENVIRONMENT
 ROOT = Path(__file__).resolve().parents[2]
 LOG = ("format/*.c", "os/*.c", "segment/*.c", "log/*.c", "log_manager/*.c", "compaction/*.c")
 SERVE = (*LOG, "tables/*.c", "serve/*.c")
-# Functions that log_played.h replaces besides the disk.
+# Functions that log_simulation.h replaces besides the disk.
 PLAYED = "-Wl," + ",".join("--wrap=" + name for name in (
     "malloc", "calloc", "realloc", "strdup", "mincore", "fstatvfs"))
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
@@ -119,7 +119,7 @@ def _remove_old() -> None:
 
 
 def play(name: str, path: Path, scene: str, played: tuple[str, ...] = ()) -> None:
-    """Run a scene of a program with log_played.h in its own folder.
+    """Run a scene of a program with log_simulation.h in its own folder.
 
     played: functions that it replaces.
     """

@@ -1,6 +1,6 @@
 /* Aborted transactions: in memory, in the segment's file, after a truncation and a crash. Usage:
  * log_aborts DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
-#include "log_one.h"
+#include "single_log.h"
 
 static struct log_config config;
 

@@ -1,6 +1,6 @@
 /* Appends: rolls, rollback on a full disk, results, wake-ups. Usage: log_appends DIRECTORY
  * SCENE. Exits with 0, or with 1 and a line on stderr. */
-#include "log_one.h"
+#include "single_log.h"
 
 static struct log_config config_of(int32_t segment_bytes) {
     return scene_config(segment_bytes, 1 << 20);

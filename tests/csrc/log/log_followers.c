@@ -1,6 +1,6 @@
 /* Batches appended as a group, batches from a leader, and bytes that are not batches. Usage:
  * log_followers DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
-#include "log_one.h"
+#include "single_log.h"
 
 static struct log_config config_of(int32_t segment_bytes) {
     return scene_config(segment_bytes, 100);

@@ -2,7 +2,7 @@
  * SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include <sys/uio.h>
 
-#include "log_one.h"
+#include "single_log.h"
 
 static struct log_config config_of(int32_t segment_bytes) {
     return scene_config(segment_bytes, 3 * SMALL);

@@ -1,6 +1,6 @@
 /* Flushes: the files they sync, their order, and the guarantees after a failed call. Usage:
  * log_flush_calls DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
-#include "log/log_one.h"
+#include "log/single_log.h"
 
 enum { MANY = 40 };
 

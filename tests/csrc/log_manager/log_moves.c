@@ -1,6 +1,6 @@
 /* A log moves to another directory, gets another name, or another role. Usage: log_moves
  * DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
-#include "log/log_one.h"
+#include "log/single_log.h"
 
 static const char *const NAME = "t-0.0123456789abcdef0123456789abcdef-future";
 

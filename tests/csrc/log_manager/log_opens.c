@@ -1,6 +1,6 @@
 /* Opening and closing a log: files written, state trusted, requests rejected. Usage: log_opens
  * DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
-#include "log/log_one.h"
+#include "log/single_log.h"
 
 static struct log_config config_of(int32_t segment_bytes) {
     return scene_config(segment_bytes, 100);

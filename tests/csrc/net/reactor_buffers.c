@@ -1,5 +1,5 @@
 /* The size of reads and of their buffers, and which connections continue when buffers are short. */
-#include "reactor_played.h"
+#include "reactor_simulation.h"
 
 enum { KIB = 1 << 10, READ = 64 * KIB - 64, TINY = 4 * KIB };
 

@@ -1,5 +1,5 @@
 /* The timeouts of connections: exact to the millisecond, and the clock readings that count. */
-#include "reactor_played.h"
+#include "reactor_simulation.h"
 
 static void begin_idle(int64_t idle_ms_max) {
     struct reactors_config config = usual_config();

@@ -8,7 +8,7 @@
 
 #include "net/events.h"
 #include "net/ip_connections.h"
-#include "played_memory.h"
+#include "failing_memory.h"
 #include "scene_names.h"
 #include "os/io_pool.h"
 #include "os/mailbox.h"

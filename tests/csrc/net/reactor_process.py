@@ -13,7 +13,7 @@ from tests.wire import raw
 PARTS = ["input", "events", "ip_connections", "quotas", "slab", "timers", "mailbox", "time_slice"]
 SOURCES = {
     "reactor_units": [*PARTS, "io_pool"],
-    "sessions_units": ["fetch_sessions", "offset_map"],
+    "fetch_session_units": ["fetch_sessions", "offset_map"],
     "reactor_server": [*PARTS, "reactor", "handshake", "reactor_pool", "listener", "accept",
                        "connection", "connection_list", "eviction", "auth_gate", "requests",
                        "receive", "output", "plain_transport", "frames", "heartbeat_cache",

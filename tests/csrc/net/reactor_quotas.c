@@ -1,5 +1,5 @@
 /* Clients with shared quotas: requested from the control plane once, then held by connections. */
-#include "reactor_played.h"
+#include "reactor_simulation.h"
 
 static struct quotas *quotas;
 

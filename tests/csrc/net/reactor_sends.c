@@ -1,5 +1,5 @@
 /* Sending responses: in which pieces, in whose turn, and the effects of a full socket. */
-#include "reactor_played.h"
+#include "reactor_simulation.h"
 
 enum { TURN = 256 << 10 };
 

@@ -2,7 +2,7 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 
-#include "reactor_played.h"
+#include "reactor_simulation.h"
 
 /* The next call to fail: after this many calls, with this error. */
 static struct failing {

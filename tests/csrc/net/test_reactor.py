@@ -19,7 +19,7 @@ import pytest
 from tests.csrc.net.reactor_process import ReactorServer, do, parsed, request
 from tests.wire.raw import API_VERSIONS, FETCH, METADATA, PRODUCE, Closed, frame, header
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)  # the first test builds
 SO_TIMESTAMPNS = 35
 FILE = struct.pack(">1000000I", *range(1_000_000))
 

@@ -8,7 +8,7 @@ import pytest
 from tests.csrc.net.reactor_process import ReactorServer
 from tests.wire.raw import METADATA, PRODUCE, Closed
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)  # the first test builds
 
 
 def eventually(holds, wait_s: float = 5.0) -> None:

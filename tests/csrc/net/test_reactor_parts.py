@@ -7,11 +7,11 @@ from tests.csrc.scenes import names, play
 
 PARTS = {
     "reactor_messages": ("events", "io_pool", "mailbox", "ip_connections", "time_slice", "timers"),
-    "reactor_stores": ("disk", "input", "ip_connections", "slab"),
+    "reactor_storage": ("disk", "input", "ip_connections", "slab"),
 }
 PLAYED = {
     "reactor_messages": ("calloc", "eventfd", "malloc", "pthread_create", "realloc"),
-    "reactor_stores": ("calloc", "fstatfs", "malloc", "realloc", "uname"),
+    "reactor_storage": ("calloc", "fstatfs", "malloc", "realloc", "uname"),
 }
 SCENES = [(program, scene) for program in PARTS for scene in names(program)]
 pytestmark = pytest.mark.timeout(300)  # the first test builds

@@ -1,6 +1,6 @@
 /* A log directory: its small files, faults, free space, and delayed removals. Usage:
  * log_directories DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
-#include "log/log_played.h"
+#include "log/log_simulation.h"
 #include "os/mailbox.h"
 
 static struct log_dir *dir;

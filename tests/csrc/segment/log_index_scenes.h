@@ -3,7 +3,7 @@
 #define PYLOG_LOG_INDEX_SCENES_H
 
 #include "segment/index_search.h"
-#include "log/log_played.h"
+#include "log/log_simulation.h"
 
 enum { VALUE = 10, BATCH = 61 + 7 + VALUE, INTERVAL = 2 * BATCH };
 

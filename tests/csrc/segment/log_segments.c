@@ -1,7 +1,7 @@
 /* One segment among others of its directory: descriptors, preallocation, truncation and scans,
  * on a failing disk. Usage: log_segments DIRECTORY SCENE. Exits with 0, or with 1 and a line on
  * stderr. */
-#include "log/log_played.h"
+#include "log/log_simulation.h"
 
 enum { KIB = 1024, MIB = 1024 * KIB };
 

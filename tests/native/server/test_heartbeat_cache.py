@@ -1,4 +1,4 @@
-"""Cached responses: the native table (repeats_units.c), and its entries in Python."""
+"""Cached responses: the native table (heartbeat_cache_units.c), and its entries in Python."""
 
 import subprocess
 
@@ -13,7 +13,7 @@ FRAME = bytes(12)
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_many_responses_and_threads_that_expire_them(sanitizer):
-    program = built("repeats_units", sanitizer, ("tables/heartbeat_cache.c",))
+    program = built("heartbeat_cache_units", sanitizer, ("tables/heartbeat_cache.c",))
     ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
 
