@@ -94,7 +94,8 @@ static bool search_order(const struct search_test *t, const struct json_value *v
     return valid;
 }
 
-/* Returns whether a string has the part or an array has the element. *error: out of memory. */
+/* Returns true if the string contains the text or the array contains the element. Sets *error if
+ * memory runs out. */
 static bool search_json_contains(struct search *s, const struct search_test *t,
                                  const struct json_value *v, int *error) {
     if (v->kind == JSON_STRING && t->kind == JSON_STRING) {

@@ -195,35 +195,35 @@ static int64_t gzip_next(struct inflater *in) {
         if (rc < 0 || rc == ISAL_NEED_DICT) {
             return COMPRESS_E_CORRUPT;
         }
-        size_t made = INFLATER_WINDOW_BYTES - state->avail_out;
+        size_t produced = INFLATER_WINDOW_BYTES - state->avail_out;
         if (state->block_state == ISAL_BLOCK_FINISH) {
             uint32_t left = state->avail_in;
             const uint8_t *at = state->next_in;
             /* Trailing bytes that do not start another stream are padding: Java ignores them. */
             if (left < 2 || at[0] != 0x1f || at[1] != 0x8b) {
                 in->done = true;
-                return (int64_t)made;
+                return (int64_t)produced;
             }
             /* The init clears the whole state; the output stays valid because it is in the
              * window. */
             in->src = at;
             if (gzip_begin(in) < 0) {
                 in->done = true;
-                return (int64_t)made;
+                return (int64_t)produced;
             }
-        } else if (made == 0 && state->avail_in == in_before) {
+        } else if (produced == 0 && state->avail_in == in_before) {
             return COMPRESS_E_CORRUPT; /* truncated: neither input nor output advances */
         }
-        if (made > 0) {
-            return (int64_t)made;
+        if (produced > 0) {
+            return (int64_t)produced;
         }
     }
 }
 
 static int64_t lz4_next(struct inflater *in) {
     for (;;) {
-        size_t made = INFLATER_WINDOW_BYTES, used = (size_t)(in->end - in->src);
-        size_t hint = LZ4F_decompress(in->lz4, in->window, &made, in->src, &used, NULL);
+        size_t produced = INFLATER_WINDOW_BYTES, used = (size_t)(in->end - in->src);
+        size_t hint = LZ4F_decompress(in->lz4, in->window, &produced, in->src, &used, NULL);
         if (LZ4F_isError(hint)) {
             return COMPRESS_E_CORRUPT;
         }
@@ -231,10 +231,10 @@ static int64_t lz4_next(struct inflater *in) {
         if (hint == 0) {
             /* Java reads one frame and ignores trailing bytes. */
             in->done = true;
-            return (int64_t)made;
+            return (int64_t)produced;
         }
-        if (made > 0) {
-            return (int64_t)made;
+        if (produced > 0) {
+            return (int64_t)produced;
         }
         if (used == 0 || in->src == in->end) {
             return COMPRESS_E_CORRUPT;
@@ -271,26 +271,26 @@ static uint64_t snappy_expansion_max(size_t n) {
 }
 
 static int64_t snappy_block(struct inflater *in, const uint8_t *block, size_t len) {
-    size_t claim = 0;
+    size_t declared_bytes = 0;
     const char *bytes = (const char *)block;
-    if (snappy_uncompressed_length(bytes, len, &claim) != SNAPPY_OK ||
-        claim > snappy_expansion_max(len)) {
+    if (snappy_uncompressed_length(bytes, len, &declared_bytes) != SNAPPY_OK ||
+        declared_bytes > snappy_expansion_max(len)) {
         return COMPRESS_E_CORRUPT;
     }
-    if (claim > in->out_left) {
+    if (declared_bytes > in->out_left) {
         return COMPRESS_E_LIMIT;
     }
-    if (claim > INFLATER_UNPROVEN_BYTES_MAX &&
+    if (declared_bytes > INFLATER_UNPROVEN_BYTES_MAX &&
         snappy_validate_compressed_buffer(bytes, len) != SNAPPY_OK) {
         return COMPRESS_E_CORRUPT;
     }
-    if (!inflater_reserve(in, claim)) {
+    if (!inflater_reserve(in, declared_bytes)) {
         return COMPRESS_E_MEMORY;
     }
-    if (snappy_uncompress(bytes, len, (char *)in->window, &claim) != SNAPPY_OK) {
+    if (snappy_uncompress(bytes, len, (char *)in->window, &declared_bytes) != SNAPPY_OK) {
         return COMPRESS_E_CORRUPT;
     }
-    return (int64_t)claim;
+    return (int64_t)declared_bytes;
 }
 
 static int64_t snappy_next(struct inflater *in) {
@@ -300,11 +300,11 @@ static int64_t snappy_next(struct inflater *in) {
     }
     while (in->src < in->end) {
         size_t left = (size_t)(in->end - in->src);
-        int again = xerial_header(in); /* concatenated streams, as snappy-java reads them */
-        if (again == 1) {
+        int header = xerial_header(in); /* concatenated streams, as snappy-java reads them */
+        if (header == 1) {
             continue;
         }
-        if (again < 0 || left < 4) {
+        if (header < 0 || left < 4) {
             return COMPRESS_E_CORRUPT;
         }
         int32_t len = get_i32(in->src);
@@ -313,9 +313,9 @@ static int64_t snappy_next(struct inflater *in) {
         }
         const uint8_t *block = in->src + 4;
         in->src = block + len;
-        int64_t made = snappy_block(in, block, (size_t)len);
-        if (made != 0) {
-            return made;
+        int64_t produced = snappy_block(in, block, (size_t)len);
+        if (produced != 0) {
+            return produced;
         }
     }
     in->done = true;
@@ -327,32 +327,32 @@ int inflater_next(struct inflater *in, const uint8_t **chunk, size_t *len) {
         inflater_shrink(in);
         return 0;
     }
-    int64_t made;
+    int64_t produced;
     *chunk = in->window;
     switch (in->codec) {
     case CODEC_NONE:
         *chunk = in->src;
-        made = in->end - in->src;
+        produced = in->end - in->src;
         in->done = true;
         break;
-    case CODEC_GZIP: made = gzip_next(in); break;
+    case CODEC_GZIP: produced = gzip_next(in); break;
     case CODEC_SNAPPY:
-        made = snappy_next(in);
+        produced = snappy_next(in);
         *chunk = in->window;
         break;
-    case CODEC_LZ4: made = lz4_next(in); break;
-    case CODEC_ZSTD: made = zstd_next(in); break;
-    default: made = COMPRESS_E_CODEC; break;
+    case CODEC_LZ4: produced = lz4_next(in); break;
+    case CODEC_ZSTD: produced = zstd_next(in); break;
+    default: produced = COMPRESS_E_CODEC; break;
     }
-    if (made >= 0 && (uint64_t)made > in->out_left) {
-        made = COMPRESS_E_LIMIT;
+    if (produced >= 0 && (uint64_t)produced > in->out_left) {
+        produced = COMPRESS_E_LIMIT;
     }
-    if (made <= 0) {
+    if (produced <= 0) {
         in->done = true;
         inflater_shrink(in);
-        return (int)made;
+        return (int)produced;
     }
-    in->out_left -= (uint64_t)made;
-    *len = (size_t)made;
+    in->out_left -= (uint64_t)produced;
+    *len = (size_t)produced;
     return 1;
 }

@@ -85,7 +85,7 @@ static void post_notice(struct fetcher *f, struct fetch_partition *p, struct not
 
 /* Posts one notice per series of equal errors, and none while an earlier notice is pending. */
 static void refuse(struct fetcher *f, struct fetch_partition *p, int code,
-                   const struct answer_partition *a) REQUIRES(f->role) {
+                   const struct fetch_response_partition *a) REQUIRES(f->role) {
     meter_add(&f->refusals, 1);
     back_off(f, p);
     if (p->refused_code == code || atomic_load(&p->refused.under_way)) return;
@@ -255,7 +255,8 @@ uint64_t fetch_partition_append(struct fetcher *f, struct fetch_partition *p, co
 }
 
 /* Takes over the leader's high watermark and log start offset. Returns 0 or a log_error. */
-static int adopt_ends(struct fetch_partition *p, const struct answer_partition *a, bool *moved) {
+static int adopt_ends(struct fetch_partition *p, const struct fetch_response_partition *a,
+                      bool *moved) {
     int64_t before = log_high_watermark(p->log);
     if (a->high_watermark > before) log_advance_high_watermark(p->log, a->high_watermark);
     int64_t high = log_high_watermark(p->log), start = a->log_start_offset;
@@ -275,10 +276,10 @@ static void raise_fetch_size(struct fetcher *f, struct fetch_partition *p) REQUI
 }
 
 static void take_response(struct fetcher *f, struct fetch_partition *p,
-                          const struct answer_partition *a) REQUIRES(f->role) {
+                          const struct fetch_response_partition *a) REQUIRES(f->role) {
     bool moved;
     int result = adopt_ends(p, a, &moved);
-    if (moved || p->grew) p->leader->useful = true;
+    if (moved || p->grew) p->leader->made_progress = true;
     if (result == LOG_E_IO || result == LOG_E_OFFLINE) {
         fetch_partition_fail(f, p, result);
         return;
@@ -298,8 +299,8 @@ static void take_response(struct fetcher *f, struct fetch_partition *p,
     if (end != p->sent_end || log_start_offset(p->log) != p->sent_start) fetch_partition_change(p);
 }
 
-void fetch_partition_answered(struct fetcher *f, struct fetch_partition *p,
-                              const struct answer_partition *a) {
+void fetch_partition_on_response(struct fetcher *f, struct fetch_partition *p,
+                                 const struct fetch_response_partition *a) {
     assert(atomic_load(&p->state) == FETCH_PARTITION_FETCHING);
     int failure = p->failure;
     p->failure = 0;

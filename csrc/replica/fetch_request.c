@@ -95,8 +95,8 @@ static void write_header(const struct fetcher *f, const struct leader *l, struct
 bool fetch_request_write(struct fetcher *f, struct leader *l) {
     const struct fetchers_config *config = &f->all->config;
     struct reply *r = &l->out;
-    assert(!l->asking);
-    assert(l->version >= ANSWER_VERSION_MIN && l->version <= ANSWER_VERSION_MAX);
+    assert(!l->request_in_flight);
+    assert(l->version >= RESPONSE_VERSION_MIN && l->version <= RESPONSE_VERSION_MAX);
     l->full = l->session_epoch == 0;
     if (l->full) l->forgotten_count = 0;
     r->len = 0;

@@ -5,7 +5,7 @@
 #include "format/assertion.h"
 #include "serve/wire.h"
 
-enum answer_at {
+enum response_section {
     AT_HEAD,
     AT_TOPIC,
     AT_PARTITION,
@@ -18,31 +18,32 @@ enum answer_at {
 
 enum { TAG_DIVERGING_EPOCH = 0, TAG_CURRENT_LEADER = 1 };
 
-void answer_begin(struct answer *a, uint64_t frame_bytes) {
-    *a = (struct answer){.left = frame_bytes, .at = AT_HEAD};
+void fetch_response_begin(struct fetch_response *r, uint64_t frame_bytes) {
+    *r = (struct fetch_response){.left = frame_bytes, .at = AT_HEAD};
 }
 
-static void read_head(struct answer *a, struct cursor *c) {
-    a->correlation_id = cursor_i32(c);
+static void read_head(struct fetch_response *r, struct cursor *c) {
+    r->correlation_id = cursor_i32(c);
     wire_skip_tags(c, true);
     (void)cursor_i32(c); /* throttle_time_ms: for clients only */
-    a->error_code = cursor_i16(c);
-    a->session_id = cursor_i32(c);
+    r->error_code = cursor_i16(c);
+    r->session_id = cursor_i32(c);
     int64_t topics = wire_count(c, true);
-    a->topics_left = topics > 0 ? (uint64_t)topics : 0;
+    r->topics_left = topics > 0 ? (uint64_t)topics : 0;
 }
 
-static void read_topic(struct answer *a, struct cursor *c) {
+static void read_topic(struct fetch_response *r, struct cursor *c) {
     const uint8_t *id;
     if (!cursor_take(c, TOPIC_ID_BYTES, &id)) return;
-    memcpy(a->topic_id, id, TOPIC_ID_BYTES);
+    memcpy(r->topic_id, id, TOPIC_ID_BYTES);
     int64_t partitions = wire_count(c, true);
-    a->partitions_left = partitions > 0 ? (uint64_t)partitions : 0;
+    r->partitions_left = partitions > 0 ? (uint64_t)partitions : 0;
 }
 
-static void read_partition(struct answer *a, struct cursor *c) {
-    struct answer_partition *p = &a->partition;
-    *p = (struct answer_partition){.diverging_epoch = -1, .leader_id = -1, .leader_epoch = -1};
+static void read_partition(struct fetch_response *r, struct cursor *c) {
+    struct fetch_response_partition *p = &r->partition;
+    *p = (struct fetch_response_partition){
+        .diverging_epoch = -1, .leader_id = -1, .leader_epoch = -1};
     p->index = cursor_i32(c);
     p->error_code = cursor_i16(c);
     p->high_watermark = cursor_i64(c);
@@ -55,8 +56,8 @@ static void read_partition(struct answer *a, struct cursor *c) {
     p->records_bytes = records == 0 ? 0 : records - 1;
 }
 
-static void read_partition_tags(struct answer *a, struct cursor *c) {
-    struct answer_partition *p = &a->partition;
+static void read_partition_tags(struct fetch_response *r, struct cursor *c) {
+    struct fetch_response_partition *p = &r->partition;
     uint64_t left = wire_tags(c, true), tag;
     struct cursor value;
     while (wire_tag(c, &left, &tag, &value)) {
@@ -72,97 +73,98 @@ static void read_partition_tags(struct answer *a, struct cursor *c) {
 }
 
 /* Returns the state after a topic. */
-static uint8_t next_topic(const struct answer *a) {
-    return a->topics_left > 0 ? AT_TOPIC : AT_REST;
+static uint8_t next_topic(const struct fetch_response *r) {
+    return r->topics_left > 0 ? AT_TOPIC : AT_REST;
 }
 
-static int open_records(struct answer *a) {
-    struct answer_partition *p = &a->partition;
-    if (p->records_bytes > a->left || p->high_watermark < -1 || p->log_start_offset < -1)
-        return ANSWER_BAD;
-    a->records_left = p->records_bytes;
-    a->at = AT_RECORDS;
-    return ANSWER_PARTITION;
+static int open_records(struct fetch_response *r) {
+    struct fetch_response_partition *p = &r->partition;
+    if (p->records_bytes > r->left || p->high_watermark < -1 || p->log_start_offset < -1)
+        return RESPONSE_BAD;
+    r->records_left = p->records_bytes;
+    r->at = AT_RECORDS;
+    return RESPONSE_PARTITION;
 }
 
-static int end_partition(struct answer *a) {
-    assert(a->partitions_left > 0);
-    a->partitions_left--;
-    a->at = a->partitions_left > 0 ? AT_PARTITION : AT_TOPIC_TAGS;
-    return ANSWER_PARTITION_END;
+static int end_partition(struct fetch_response *r) {
+    assert(r->partitions_left > 0);
+    r->partitions_left--;
+    r->at = r->partitions_left > 0 ? AT_PARTITION : AT_TOPIC_TAGS;
+    return RESPONSE_PARTITION_END;
 }
 
-static int end_topic(struct answer *a) {
-    assert(a->topics_left > 0);
-    a->topics_left--;
-    a->at = next_topic(a);
-    return ANSWER_MORE;
+static int end_topic(struct fetch_response *r) {
+    assert(r->topics_left > 0);
+    r->topics_left--;
+    r->at = next_topic(r);
+    return RESPONSE_MORE;
 }
 
 /* Reads the section that starts at c. c becomes invalid if the section has not arrived
  * completely. */
-static void read_section(struct answer *a, struct cursor *c) {
-    switch (a->at) {
-    case AT_HEAD: read_head(a, c); break;
-    case AT_TOPIC: read_topic(a, c); break;
-    case AT_PARTITION: read_partition(a, c); break;
-    case AT_PARTITION_TAGS: read_partition_tags(a, c); break;
-    default: assert(a->at == AT_TOPIC_TAGS); wire_skip_tags(c, true);
+static void read_section(struct fetch_response *r, struct cursor *c) {
+    switch (r->at) {
+    case AT_HEAD: read_head(r, c); break;
+    case AT_TOPIC: read_topic(r, c); break;
+    case AT_PARTITION: read_partition(r, c); break;
+    case AT_PARTITION_TAGS: read_partition_tags(r, c); break;
+    default: assert(r->at == AT_TOPIC_TAGS); wire_skip_tags(c, true);
     }
 }
 
-/* Advances the state after a section. Returns ANSWER_MORE if there is nothing to report. */
-static int end_section(struct answer *a) {
-    switch (a->at) {
-    case AT_HEAD: a->at = next_topic(a); return ANSWER_OPENED;
+/* Advances the state after a section. Returns RESPONSE_MORE if there is nothing to report. */
+static int end_section(struct fetch_response *r) {
+    switch (r->at) {
+    case AT_HEAD: r->at = next_topic(r); return RESPONSE_OPENED;
     case AT_TOPIC:
-        a->at = a->partitions_left > 0 ? AT_PARTITION : AT_TOPIC_TAGS;
-        return ANSWER_MORE;
-    case AT_PARTITION: return open_records(a);
-    case AT_PARTITION_TAGS: return end_partition(a);
-    default: return end_topic(a);
+        r->at = r->partitions_left > 0 ? AT_PARTITION : AT_TOPIC_TAGS;
+        return RESPONSE_MORE;
+    case AT_PARTITION: return open_records(r);
+    case AT_PARTITION_TAGS: return end_partition(r);
+    default: return end_topic(r);
     }
 }
 
-static int skip_rest(struct answer *a, size_t len, size_t *used) {
-    uint64_t count = a->left < len ? a->left : len;
+static int skip_rest(struct fetch_response *r, size_t len, size_t *used) {
+    uint64_t count = r->left < len ? r->left : len;
     *used += count;
-    a->left -= count;
-    if (a->left > 0) return ANSWER_MORE;
-    a->at = AT_END;
-    return ANSWER_END;
+    r->left -= count;
+    if (r->left > 0) return RESPONSE_MORE;
+    r->at = AT_END;
+    return RESPONSE_END;
 }
 
-int answer_step(struct answer *a, const uint8_t *p, size_t len, size_t *used) {
+int fetch_response_step(struct fetch_response *r, const uint8_t *p, size_t len, size_t *used) {
     *used = 0;
     for (;;) {
-        assert(a->at < AT_END);
-        assert(a->records_left <= a->left);
+        assert(r->at < AT_END);
+        assert(r->records_left <= r->left);
         size_t shown = len - *used;
-        if (a->at == AT_REST) return skip_rest(a, shown, used);
-        if (a->at == AT_RECORDS) {
-            if (a->records_left > 0) return shown > 0 ? ANSWER_RECORDS : ANSWER_MORE;
-            a->at = AT_PARTITION_TAGS;
+        if (r->at == AT_REST) return skip_rest(r, shown, used);
+        if (r->at == AT_RECORDS) {
+            if (r->records_left > 0) return shown > 0 ? RESPONSE_RECORDS : RESPONSE_MORE;
+            r->at = AT_PARTITION_TAGS;
         }
-        if (shown > a->left) shown = a->left;
-        if (shown > ANSWER_SECTION_BYTES_MAX) shown = ANSWER_SECTION_BYTES_MAX;
+        if (shown > r->left) shown = r->left;
+        if (shown > RESPONSE_SECTION_BYTES_MAX) shown = RESPONSE_SECTION_BYTES_MAX;
         struct cursor c = {p + *used, p + *used + shown};
-        read_section(a, &c);
+        read_section(r, &c);
         if (c.p == NULL)
-            return shown == a->left || shown == ANSWER_SECTION_BYTES_MAX ? ANSWER_BAD : ANSWER_MORE;
+            return shown == r->left || shown == RESPONSE_SECTION_BYTES_MAX ? RESPONSE_BAD
+                                                                           : RESPONSE_MORE;
         size_t section_bytes = (size_t)(c.p - (p + *used));
         assert(section_bytes > 0);
-        assert(section_bytes <= a->left);
+        assert(section_bytes <= r->left);
         *used += section_bytes;
-        a->left -= section_bytes;
-        int step = end_section(a);
-        if (step != ANSWER_MORE) return step;
+        r->left -= section_bytes;
+        int step = end_section(r);
+        if (step != RESPONSE_MORE) return step;
     }
 }
 
-void answer_took(struct answer *a, uint64_t count) {
-    assert(a->at == AT_RECORDS);
-    assert(count <= a->records_left);
-    a->records_left -= count;
-    a->left -= count;
+void fetch_response_consume(struct fetch_response *r, uint64_t count) {
+    assert(r->at == AT_RECORDS);
+    assert(count <= r->records_left);
+    r->records_left -= count;
+    r->left -= count;
 }

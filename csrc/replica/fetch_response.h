@@ -2,7 +2,7 @@
  *
  * Does no I/O: the caller owns the bytes and passes the number available at each step. Records
  * are not copied and may arrive in parts. Everything else is read in sections of at most
- * ANSWER_SECTION_BYTES_MAX, so a leader that sends slowly, or sends absurd counts, uses no more
+ * RESPONSE_SECTION_BYTES_MAX, so a leader that sends slowly, or sends absurd counts, uses no more
  * memory than it sends. No memory is allocated based on a count: its items are read until the
  * frame ends. */
 #ifndef PYLOG_FETCH_RESPONSE_H
@@ -12,19 +12,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ANSWER_VERSION_MIN = 15, ANSWER_VERSION_MAX = 18, ANSWER_SECTION_BYTES_MAX = 4096 };
+enum { RESPONSE_VERSION_MIN = 15, RESPONSE_VERSION_MAX = 18, RESPONSE_SECTION_BYTES_MAX = 4096 };
 
-enum answer_step {
-    ANSWER_BAD = -1,      /* not a valid response to such a request */
-    ANSWER_MORE = 0,      /* needs more bytes */
-    ANSWER_OPENED,        /* correlation_id, error_code and session_id are set */
-    ANSWER_PARTITION,     /* topic_id and `partition` (without tags) are set; records may follow */
-    ANSWER_RECORDS,       /* the caller reads the records, then calls answer_took */
-    ANSWER_PARTITION_END, /* `partition` is complete */
-    ANSWER_END            /* end of the frame */
+enum fetch_response_step {
+    RESPONSE_BAD = -1,      /* not a valid response to such a request */
+    RESPONSE_MORE = 0,      /* needs more bytes */
+    RESPONSE_OPENED,        /* correlation_id, error_code and session_id are set */
+    RESPONSE_PARTITION,     /* topic_id and `partition` (without tags) are set; maybe records */
+    RESPONSE_RECORDS,       /* the caller reads the records, then calls fetch_response_consume */
+    RESPONSE_PARTITION_END, /* `partition` is complete */
+    RESPONSE_END            /* end of the frame */
 };
 
-struct answer_partition {
+struct fetch_response_partition {
     int64_t high_watermark, log_start_offset, diverging_end;
     uint64_t records_bytes;
     int32_t index, diverging_epoch; /* -1: the logs do not diverge */
@@ -32,23 +32,23 @@ struct answer_partition {
     int16_t error_code;
 };
 
-struct answer {
+struct fetch_response {
     uint64_t left;         /* unread bytes of the frame */
     uint64_t records_left; /* unread record bytes of the partition, included in `left` */
     uint64_t topics_left, partitions_left;
     int32_t correlation_id, session_id;
     int16_t error_code;
-    uint8_t at; /* enum answer_at in fetch_response.c */
+    uint8_t at; /* enum response_section in fetch_response.c */
     uint8_t topic_id[16];
-    struct answer_partition partition;
+    struct fetch_response_partition partition;
 };
 
 /* Starts a frame of `frame_bytes` bytes, without its size field. */
-void answer_begin(struct answer *a, uint64_t frame_bytes);
+void fetch_response_begin(struct fetch_response *r, uint64_t frame_bytes);
 /* Executes the next step on the `len` bytes at p, which follow the bytes already used. *used:
- * bytes that the caller must not pass again. Do not call after ANSWER_END or ANSWER_BAD. */
-int answer_step(struct answer *a, const uint8_t *p, size_t len, size_t *used);
-/* After ANSWER_RECORDS: the caller has processed the next `count` bytes, at most records_left. */
-void answer_took(struct answer *a, uint64_t count);
+ * bytes that the caller must not pass again. Do not call after RESPONSE_END or RESPONSE_BAD. */
+int fetch_response_step(struct fetch_response *r, const uint8_t *p, size_t len, size_t *used);
+/* After RESPONSE_RECORDS: the caller has processed the next `count` bytes, at most records_left. */
+void fetch_response_consume(struct fetch_response *r, uint64_t count);
 
 #endif

@@ -33,7 +33,7 @@ enum {
     FETCHER_GROWN_BYTES_MAX = 8 * 1024 * 1024, /* maximum partition_bytes after truncation */
     BACKOFF_MS_FIRST = 50,
     THROTTLE_MS = 100, /* recheck interval of a throttled partition */
-    FETCHER_FAST_ANSWERS_MAX = 4, /* consecutive empty responses before a pause */
+    FETCHER_FAST_RESPONSES_MAX = 4, /* consecutive empty responses before a pause */
     FETCHER_STOPS_MAX = 8, /* stops of a partition within FETCHER_STOPS_MS before it backs off */
     FETCHER_STOPS_MS = 10000
 };
@@ -108,23 +108,23 @@ struct leader {
     int16_t version;
     int32_t session_id, session_epoch; /* epoch 0: the next request opens a session */
     int32_t correlation_id;
-    bool asking;  /* a request is in flight, or partly sent */
-    bool full;    /* the request lists all partitions */
-    bool useful;  /* the response contained new data or offsets */
-    bool paused;  /* until the timer expires */
-    bool polled;  /* registered for EPOLLOUT */
-    bool unread;  /* reached FETCHER_TURN_BYTES with bytes left to read */
-    uint32_t fast_answers;
+    bool request_in_flight; /* or partly sent */
+    bool full;              /* the request lists all partitions */
+    bool made_progress;     /* the response contained new data or offsets */
+    bool paused;            /* until the timer expires */
+    bool polled;            /* registered for EPOLLOUT */
+    bool unread;            /* reached FETCHER_TURN_BYTES with bytes left to read */
+    uint32_t fast_responses;
     int32_t pause_ms;
-    int64_t asked_ms;
+    int64_t requested_ms;
     struct timer timer; /* response timeout, or end of the pause */
     struct reply out;
     uint32_t sent;
     uint8_t *in;
     size_t in_room, in_start, in_end, want; /* want: bytes needed from in_start for the next step */
-    bool answering;
-    struct answer answer;
-    struct fetch_partition *current; /* the partition of `answer` being read; NULL: ignore it */
+    bool response_begun;
+    struct fetch_response response;
+    struct fetch_partition *current; /* the partition of `response` being read; NULL: ignore it */
     struct fetch_partition **followed;
     uint32_t followed_count, followed_room, fetching_count, flushing_count;
     struct fetch_partition *changed, *last_changed;
@@ -204,12 +204,12 @@ void fetch_partition_resume(struct fetcher *f, struct fetch_partition *p) REQUIR
 void fetch_partition_on_timer(struct fetcher *f, struct fetch_partition *p) REQUIRES(f->role);
 /* Appends the available records: `len` of the `left` bytes that the partition has in this
  * response. Returns the number of bytes processed; 0: needs more, *want in total.
- * fetch_partition_answered reports errors. */
+ * fetch_partition_on_response reports errors. */
 uint64_t fetch_partition_append(struct fetcher *f, struct fetch_partition *p, const uint8_t *bytes,
                                 size_t len, uint64_t left, size_t *want) REQUIRES(f->role);
 /* Called at the end of the partition's part of a response. */
-void fetch_partition_answered(struct fetcher *f, struct fetch_partition *p,
-                              const struct answer_partition *a) REQUIRES(f->role);
+void fetch_partition_on_response(struct fetcher *f, struct fetch_partition *p,
+                                 const struct fetch_response_partition *a) REQUIRES(f->role);
 /* Handles a failure of the local log (a log_error). */
 void fetch_partition_fail(struct fetcher *f, struct fetch_partition *p, int error)
     REQUIRES(f->role);

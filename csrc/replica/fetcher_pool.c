@@ -199,7 +199,7 @@ static bool post_connecting(struct fetchers *fs, int thread, const struct connec
 bool fetchers_attach(struct fetchers *fs, int thread, int32_t leader_id,
                      const struct transport *to, int16_t version, uint64_t serial) {
     assert(!to->handshaking);
-    assert(version >= ANSWER_VERSION_MIN && version <= ANSWER_VERSION_MAX);
+    assert(version >= RESPONSE_VERSION_MIN && version <= RESPONSE_VERSION_MAX);
     struct connecting what = {
         .leader_id = leader_id, .transport = *to, .version = version, .serial = serial};
     if (post_connecting(fs, thread, &what, MESSAGE_ATTACH)) return true;

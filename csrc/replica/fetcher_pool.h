@@ -85,7 +85,7 @@ void fetch_partition_read_stats(const struct fetch_partition *p, struct fetch_pa
 
 struct transport;
 /* Gives the thread a copy of *to as its connection to the leader, which it now owns, and closes
- * the previous connection. `version` of Fetch: ANSWER_VERSION_MIN to _MAX. `serial` identifies
+ * the previous connection. `version` of Fetch: RESPONSE_VERSION_MIN to _MAX. `serial` identifies
  * the connection in FETCHERS_LOST. Returns false if out of memory, and closes the connection. */
 bool fetchers_attach(struct fetchers *fs, int thread, int32_t leader_id,
                      const struct transport *to, int16_t version, uint64_t serial);

@@ -11,7 +11,7 @@
 
 #include "tables/error_codes.h"
 
-enum { SIZE_BYTES = 4, ANSWER_BYTES_MIN = 4 };
+enum { SIZE_BYTES = 4, RESPONSE_BYTES_MIN = 4 };
 
 /* ---- the connection ---- */
 
@@ -63,10 +63,10 @@ void leader_disconnect(struct fetcher *f, struct leader *l, int error) {
         l->current->failure = 0;
     }
     l->current = NULL;
-    l->asking = l->answering = l->paused = l->polled = l->unread = false;
+    l->request_in_flight = l->response_begun = l->paused = l->polled = l->unread = false;
     l->session_id = l->session_epoch = 0;
     l->forgotten_count = 0;
-    l->fast_answers = 0;
+    l->fast_responses = 0;
     for (uint32_t i = 0; i < l->followed_count; i++) l->followed[i]->in_session = false;
     if (error != 0)
         post_lost(f, c, error);
@@ -100,7 +100,8 @@ static void send_rest(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
 }
 
 void leader_send_next(struct fetcher *f, struct leader *l) {
-    if (l->connection == NULL || l->asking || l->paused || l->fetching_count == 0) return;
+    if (l->connection == NULL || l->request_in_flight || l->paused) return;
+    if (l->fetching_count == 0) return;
     if (l->flushing_count > 0) return;
     if (l->session_epoch == 0) fetch_partition_change_all(l);
     if (!flush_wait_begin(f, l) || l->fetching_count == 0) return;
@@ -109,18 +110,18 @@ void leader_send_next(struct fetcher *f, struct leader *l) {
         leader_disconnect(f, l, ENOMEM);
         return;
     }
-    l->asking = true;
-    l->useful = false;
+    l->request_in_flight = true;
+    l->made_progress = false;
     l->sent = 0;
-    l->asked_ms = f->now_ms;
+    l->requested_ms = f->now_ms;
     timers_set(&f->timers, &l->timer, f->now_ms + f->all->config.answer_ms_max);
     meter_add(&f->requests, 1);
     send_rest(f, l);
 }
 
 void leader_on_timer(struct fetcher *f, struct leader *l) {
-    assert(l->asking != l->paused);
-    if (l->asking)
+    assert(l->request_in_flight != l->paused);
+    if (l->request_in_flight)
         leader_disconnect(f, l, ETIMEDOUT);
     else
         l->paused = false;
@@ -137,7 +138,7 @@ static void pause_requests(struct fetcher *f, struct leader *l) REQUIRES(f->role
 }
 
 static void end_session_step(struct leader *l) {
-    const struct answer *a = &l->answer;
+    const struct fetch_response *a = &l->response;
     if (a->error_code != 0) {
         if (a->error_code == ERROR_FETCH_SESSION_ID_NOT_FOUND) l->session_id = 0;
         l->session_epoch = 0;
@@ -151,16 +152,16 @@ static void end_session_step(struct leader *l) {
     }
 }
 
-static void end_answer(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
-    assert(l->asking);
+static void end_response(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
+    assert(l->request_in_flight);
     assert(l->current == NULL);
-    l->asking = l->answering = false;
+    l->request_in_flight = l->response_begun = false;
     timers_cancel(&f->timers, &l->timer);
     meter_add(&f->answers, 1);
     end_session_step(l);
     /* Shrink only while no batches arrive: otherwise each response would allocate and free the
      * pages. */
-    if (!l->useful && l->in_room > FETCHER_RECEIVE_BYTES && l->in_start == l->in_end) {
+    if (!l->made_progress && l->in_room > FETCHER_RECEIVE_BYTES && l->in_start == l->in_end) {
         uint8_t *smaller = realloc(l->in, FETCHER_RECEIVE_BYTES);
         if (smaller != NULL) {
             l->in = smaller;
@@ -168,11 +169,11 @@ static void end_answer(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
         }
         l->in_start = l->in_end = 0;
     }
-    bool fast = f->now_ms - l->asked_ms < f->all->config.wait_ms_max / 2;
-    if (l->useful || (!fast && l->answer.error_code == 0)) {
-        l->fast_answers = 0;
+    bool fast = f->now_ms - l->requested_ms < f->all->config.wait_ms_max / 2;
+    if (l->made_progress || (!fast && l->response.error_code == 0)) {
+        l->fast_responses = 0;
         l->pause_ms = 0;
-    } else if (++l->fast_answers > FETCHER_FAST_ANSWERS_MAX) {
+    } else if (++l->fast_responses > FETCHER_FAST_RESPONSES_MAX) {
         pause_requests(f, l);
     }
 }
@@ -180,7 +181,7 @@ static void end_answer(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
 /* Returns the partition whose part of the response begins, or NULL if it is not in the session
  * or no longer fetching. */
 static struct fetch_partition *find_current(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
-    struct fetch_partition *p = fetcher_find(f, l->answer.topic_id, l->answer.partition.index);
+    struct fetch_partition *p = fetcher_find(f, l->response.topic_id, l->response.partition.index);
     bool wants = p != NULL && p->leader == l && p->in_session &&
                  atomic_load(&p->state) == FETCH_PARTITION_FETCHING;
     assert(!wants || (!p->grew && !p->cut && p->failure == 0));
@@ -188,9 +189,9 @@ static struct fetch_partition *find_current(struct fetcher *f, struct leader *l)
 }
 
 static bool take_records(struct fetcher *f, struct leader *l, size_t have) REQUIRES(f->role) {
-    uint64_t left = l->answer.records_left, done;
+    uint64_t left = l->response.records_left, done;
     size_t len = have < left ? have : (size_t)left;
-    done = l->current == NULL || l->answer.partition.error_code != 0
+    done = l->current == NULL || l->response.partition.error_code != 0
                ? len
                : fetch_partition_append(f, l->current, l->in + l->in_start, len, left, &l->want);
     assert(done <= len);
@@ -198,28 +199,28 @@ static bool take_records(struct fetcher *f, struct leader *l, size_t have) REQUI
         assert(l->want > len);
         return false;
     }
-    answer_took(&l->answer, done);
+    fetch_response_consume(&l->response, done);
     l->in_start += done;
     return true;
 }
 
 /* Reads the size of a frame. Returns false if it needs more bytes or rejected the frame. */
-static bool begin_answer(struct fetcher *f, struct leader *l, size_t have) REQUIRES(f->role) {
+static bool begin_response(struct fetcher *f, struct leader *l, size_t have) REQUIRES(f->role) {
     l->want = SIZE_BYTES;
     if (have == 0) return false;
-    if (!l->asking || l->sent < l->out.len) {
+    if (!l->request_in_flight || l->sent < l->out.len) {
         leader_disconnect(f, l, EPROTO);
         return false;
     }
     if (have < SIZE_BYTES) return false;
     int32_t size = get_i32(l->in + l->in_start);
-    if (size < ANSWER_BYTES_MIN) {
+    if (size < RESPONSE_BYTES_MIN) {
         leader_disconnect(f, l, EPROTO);
         return false;
     }
     l->in_start += SIZE_BYTES;
-    l->answering = true;
-    answer_begin(&l->answer, (uint32_t)size);
+    l->response_begun = true;
+    fetch_response_begin(&l->response, (uint32_t)size);
     return true;
 }
 
@@ -227,24 +228,24 @@ static bool begin_answer(struct fetcher *f, struct leader *l, size_t have) REQUI
  * closed. */
 static bool take_step(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     size_t have = l->in_end - l->in_start, used;
-    if (!l->answering) return begin_answer(f, l, have);
-    int step = answer_step(&l->answer, l->in + l->in_start, have, &used);
+    if (!l->response_begun) return begin_response(f, l, have);
+    int step = fetch_response_step(&l->response, l->in + l->in_start, have, &used);
     assert(used <= have);
     l->in_start += used;
     have -= used;
     switch (step) {
-    case ANSWER_MORE: l->want = have + 1; return false;
-    case ANSWER_OPENED:
-        if (l->answer.correlation_id == l->correlation_id) return true;
+    case RESPONSE_MORE: l->want = have + 1; return false;
+    case RESPONSE_OPENED:
+        if (l->response.correlation_id == l->correlation_id) return true;
         leader_disconnect(f, l, EPROTO);
         return false;
-    case ANSWER_PARTITION: l->current = find_current(f, l); return true;
-    case ANSWER_RECORDS: return take_records(f, l, have);
-    case ANSWER_PARTITION_END:
-        if (l->current != NULL) fetch_partition_answered(f, l->current, &l->answer.partition);
+    case RESPONSE_PARTITION: l->current = find_current(f, l); return true;
+    case RESPONSE_RECORDS: return take_records(f, l, have);
+    case RESPONSE_PARTITION_END:
+        if (l->current != NULL) fetch_partition_on_response(f, l->current, &l->response.partition);
         l->current = NULL;
         return true;
-    case ANSWER_END: end_answer(f, l); return true;
+    case RESPONSE_END: end_response(f, l); return true;
     default: leader_disconnect(f, l, EPROTO); return false;
     }
 }

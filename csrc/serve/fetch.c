@@ -241,7 +241,7 @@ static enum serve_status fetch_advance(struct serve *s, struct serve_request *r,
             if (fetch_is_follower(f) || f->rack != NULL) update_replicas(s, r, f);
             fetch_read_all(s, f, true);
             bool ready = f->found.ready || f->watermark_moved;
-            if (ready && !last_chance && fetch_is_short(f) && fetch_is_delayed(s, r, f))
+            if (ready && !last_chance && fetch_is_short(f) && fetch_delay_response(s, r, f))
                 return SERVE_WAIT;
             bool waits = !ready && f->wait_ms > 0 && !last_chance && may_wait(s, f);
             f->stage = waits ? FETCH_WAIT : FETCH_COLD;

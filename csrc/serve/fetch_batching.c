@@ -49,7 +49,7 @@ int64_t gather_until(struct gather *g, int64_t now_ms) {
     return g->until_ms = now_ms + wait_ms;
 }
 
-bool fetch_is_delayed(struct serve *s, struct serve_request *r, struct fetch *f) {
+bool fetch_delay_response(struct serve *s, struct serve_request *r, struct fetch *f) {
     if (!fetch_is_short(f)) return false;
     int64_t until_ms = gather_until(&s->gather, r->now_ms), last_ms = r->received_ms + f->wait_ms;
     if (until_ms == 0 || last_ms <= r->now_ms) return false;

@@ -128,8 +128,9 @@ void fetch_unwait(struct fetch *f);
 void fetch_free(struct serve *s, struct serve_request *r);
 
 /* ---- fetch_batching.c */
-/* Returns true if the response is delayed until r->deadline_ms; nothing else wakes the request. */
-bool fetch_is_delayed(struct serve *s, struct serve_request *r, struct fetch *f);
+/* Delays a short response, if allowed, until r->deadline_ms; nothing else wakes the request.
+ * Returns false if the response must not wait. */
+bool fetch_delay_response(struct serve *s, struct serve_request *r, struct fetch *f);
 /* Sends ranges that several consumers read from memory. */
 void fetch_take_copies(struct serve *s, struct fetch *f);
 void fetch_release_copies(struct fetch *f);

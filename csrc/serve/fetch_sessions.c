@@ -134,13 +134,13 @@ static struct fetch_part *part_new(struct fetch_set *set, const uint8_t *key, ui
 }
 
 struct fetch_part *fetch_set_part(struct fetch_set *set, const uint8_t *key, uint32_t key_len,
-                                  int32_t partition, bool make) {
+                                  int32_t partition, bool create) {
     uint32_t hash = part_hash(set, key, key_len, partition);
     struct fetch_part *p =
         set->bucket_count == 0 ? NULL : set->buckets[hash & (set->bucket_count - 1)];
     for (; p != NULL; p = p->chain)
         if (p->partition == partition && key_is(p->key, key, key_len)) return p;
-    if (!make || set->count >= FETCH_PARTITIONS_MAX) return NULL;
+    if (!create || set->count >= FETCH_PARTITIONS_MAX) return NULL;
     if (set->count >= set->bucket_count && !set_grow(set)) return NULL;
     p = part_new(set, key, key_len, partition);
     if (p == NULL) return NULL;

@@ -62,10 +62,10 @@ static inline void fetch_set_init(struct fetch_set *set, bool by_id, const uint6
     set->seed = seed;
 }
 void fetch_set_clear(struct fetch_set *set);
-/* Returns the part with this key (a name, or 16 bytes of id); creates it if `make`. Returns NULL
+/* Returns the part with this key (a name, or 16 bytes of id); creates it if `create`. Returns NULL
  * if absent, out of memory or over FETCH_PARTITIONS_MAX. */
 struct fetch_part *fetch_set_part(struct fetch_set *set, const uint8_t *key, uint32_t key_len,
-                                  int32_t partition, bool make);
+                                  int32_t partition, bool create);
 void fetch_set_remove(struct fetch_set *set, struct fetch_part *part);
 /* Parses the forgotten partitions of a request and removes them from the set; NULL: only skips
  * them. Returns false if the request is invalid. */

@@ -101,7 +101,7 @@ serve/serve.c serve_start
               log_read_range
                 segment/segment_lookup.c segment_find_batch
                 segment/segment_scan.c segment_next_corrupt_range
-      serve/fetch_batching.c fetch_is_delayed
+      serve/fetch_batching.c fetch_delay_response
       serve/fetch_batching.c fetch_take_copies
         serve/shared_reads.c copy_read
           log/log_read.c log_range_read_cached

@@ -21,14 +21,14 @@ static void note(struct outcome *o, const void *bytes, size_t len) {
     o->hash = hash_bytes(o->hash, bytes, len);
 }
 
-static void note_step(struct outcome *o, const struct answer *a, int step) {
+static void note_step(struct outcome *o, const struct fetch_response *a, int step) {
     note(o, &step, sizeof step);
-    if (step == ANSWER_OPENED) {
+    if (step == RESPONSE_OPENED) {
         note(o, &a->correlation_id, sizeof a->correlation_id);
         note(o, &a->session_id, sizeof a->session_id);
         note(o, &a->error_code, sizeof a->error_code);
-    } else if (step == ANSWER_PARTITION || step == ANSWER_PARTITION_END) {
-        const struct answer_partition *p = &a->partition;
+    } else if (step == RESPONSE_PARTITION || step == RESPONSE_PARTITION_END) {
+        const struct fetch_response_partition *p = &a->partition;
         note(o, a->topic_id, sizeof a->topic_id);
         note(o, &p->index, sizeof p->index);
         note(o, &p->high_watermark, sizeof p->high_watermark);
@@ -41,37 +41,37 @@ static void note_step(struct outcome *o, const struct answer *a, int step) {
 
 /* In pieces of at most `piece` new bytes; the caller passes unconsumed bytes again. */
 static struct outcome take(const uint8_t *frame, size_t len, size_t piece) {
-    struct answer a;
-    struct outcome o = {HASH_SEED, ANSWER_MORE, 0};
+    struct fetch_response a;
+    struct outcome o = {HASH_SEED, RESPONSE_MORE, 0};
     size_t shown = 0, idle = 0;
-    answer_begin(&a, len);
-    while (o.last != ANSWER_END && o.last != ANSWER_BAD) {
+    fetch_response_begin(&a, len);
+    while (o.last != RESPONSE_END && o.last != RESPONSE_BAD) {
         size_t used, have = shown - o.used;
         /* A copy that ends where the bytes end, so that the sanitizer detects reads beyond it. */
         uint8_t *copy = malloc(have + 1);
         memcpy(copy, frame + o.used, have);
-        o.last = answer_step(&a, copy, have, &used);
+        o.last = fetch_response_step(&a, copy, have, &used);
         free(copy);
         require(used <= have);
         o.used += used;
-        if (o.last == ANSWER_RECORDS) {
+        if (o.last == RESPONSE_RECORDS) {
             size_t left = shown - o.used;
             size_t took = a.records_left < left ? (size_t)a.records_left : left;
             require(took > 0);
-            answer_took(&a, took);
+            fetch_response_consume(&a, took);
             o.used += took;
-        } else if (o.last == ANSWER_MORE) {
+        } else if (o.last == RESPONSE_MORE) {
             if (shown == len) break; /* The frame is complete: no more bytes follow. */
             shown = len - shown < piece ? len : shown + piece;
         } else {
             note_step(&o, &a, o.last);
         }
         require(a.left == len - o.used);
-        idle = used > 0 || o.last == ANSWER_MORE || o.last == ANSWER_RECORDS ? 0 : idle + 1;
+        idle = used > 0 || o.last == RESPONSE_MORE || o.last == RESPONSE_RECORDS ? 0 : idle + 1;
         require(idle < 4);
     }
-    require(o.last == ANSWER_BAD || o.last == ANSWER_END);
-    require(o.last != ANSWER_END || o.used == len);
+    require(o.last == RESPONSE_BAD || o.last == RESPONSE_END);
+    require(o.last != RESPONSE_END || o.used == len);
     return o;
 }
 

@@ -362,4 +362,4 @@ cdef extern from "replica/fetcher_pool.h" nogil:
 
 # ---- fetch_response.h
 cdef extern from "replica/fetch_response.h" nogil:
-    enum: ANSWER_VERSION_MIN, ANSWER_VERSION_MAX
+    enum: RESPONSE_VERSION_MIN, RESPONSE_VERSION_MAX

@@ -28,8 +28,8 @@ BACKING_OFF = c.FETCH_PARTITION_BACKING_OFF
 WAITING = c.FETCH_PARTITION_WAITING
 LEFT = c.FETCH_PARTITION_LEFT
 THREADS_MAX = c.FETCHERS_THREADS_MAX
-VERSION_MIN = c.ANSWER_VERSION_MIN
-VERSION_MAX = c.ANSWER_VERSION_MAX
+VERSION_MIN = c.RESPONSE_VERSION_MIN
+VERSION_MAX = c.RESPONSE_VERSION_MAX
 cdef enum:
     NOTICES = 64
 
@@ -161,7 +161,7 @@ cdef class Fetchers:
         cdef c.transport to
         cdef c.transport *given
         assert 0 <= thread < self.threads, thread
-        assert c.ANSWER_VERSION_MIN <= version <= c.ANSWER_VERSION_MAX, version
+        assert c.RESPONSE_VERSION_MIN <= version <= c.RESPONSE_VERSION_MAX, version
         memset(&to, 0, sizeof(to))
         to.calls = &c.transport_plain
         if tls is not None:
