@@ -141,6 +141,12 @@ bench-spark: build $(VENV)/.tested
 test-spark: build $(VENV)/.tested
 	$(PY) -m pytest tests/spark --slow $(ARGS)
 
+# 50 users of the console for 20 minutes; fails if its memory or descriptors grow.
+soak-console: export SECONDS = 1200
+soak-console: build $(VENV)/.tested
+	$(PY) -m bench.console --records 0 --groups 0 --topics 0 --tail-seconds 0 --users 0 \
+		--soak-seconds $(SECONDS) $(ARGS)
+
 # The console's tests with their long variants: every flow in every mode with brokerd and Kafka.
 test-console: build $(VENV)/.tested
 	$(PY) -m pytest tests/console --slow $(ARGS)

@@ -152,7 +152,7 @@ async def plan(cluster: Cluster, topic: str, chosen: Filter) -> tuple[dict[int, 
         # Offsets that do not exist yet would never be read: the search could not end.
         ends = await current_ranges(cluster, topic, sorted(chosen.left),
                                     isolation=int(chosen.committed))
-        return {partition: found for partition, rows in chosen.left.items() if (found := [
+        return {partition: clipped for partition, rows in chosen.left.items() if (clipped := [
             (start, min(end, ends[partition][1])) for start, end in rows
             if partition in ends and start < ends[partition][1]])}, None
     wanted, shortcut = known, None
