@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pylog.config import Settings
     from pylog.metadata.image.image import Image, Topic
     from pylog.peer.credentials import Credentials
-    from pylog.broker.console_process import ConsoleProcess
+    from pylog.broker.supervised_child import SupervisedChild
     from pylog.replication.membership import Membership
     from pylog.replication.throttles import Throttles
     from pylog.broker.readiness import Readiness
@@ -117,7 +117,8 @@ class Broker:
         self.monitor: Monitor | None = None  # As the next two, if metrics.listener is set.
         self._readiness: Readiness | None = None
         self._health: Health | None = None
-        self._console: ConsoleProcess | None = None  # If console.listener is set.
+        # The web console and the schema registry, if they are set up.
+        self._children: list[SupervisedChild] = []
         self.broken = asyncio.Event()  # no disk is left to continue with
 
     @property
@@ -331,8 +332,7 @@ class Broker:
             if self.settings["metrics.listener"]:
                 self._open_monitor(loop)
             await self._start()
-            if self.settings["console.listener"]:
-                self._open_console()
+            self._start_children()
         except BaseException:
             # A failed start keeps the clean-shutdown marker.
             if self.settings.is_member:
@@ -370,13 +370,19 @@ class Broker:
             self.membership.begin()
         self._enter("running")
 
-    def _open_console(self) -> None:
-        """Start the web console's process. Raises StartError."""
-        # Imported here because few brokers have a console.
-        from pylog.broker.console_process import ConsoleProcess
+    def _start_children(self) -> None:
+        """Start the processes of the web console and of the schema registry. Raises StartError."""
+        # Imported here because few brokers have them.
+        if self.settings["console.listener"]:
+            from pylog.broker.console_process import ConsoleProcess
 
-        self._console = ConsoleProcess(self.settings, self.network.addresses)
-        self._console.start()
+            self._children.append(ConsoleProcess(self.settings, self.network.addresses))
+        if self.settings["schema.registry.listener"]:
+            from pylog.broker.registry_process import RegistryProcess
+
+            self._children.append(RegistryProcess(self.settings, self.network.addresses))
+        for child in self._children:
+            child.start()
 
     async def joined(self) -> None:
         """Wait until clients can use this broker. Raises StartError, after end()."""
@@ -443,8 +449,8 @@ class Broker:
             await self.membership.leave()
         for task in self._upkeep_tasks:
             task.cancel()
-        if self._console is not None:
-            await self._console.stop()
+        for child in self._children:
+            await child.stop()
         if self.monitor is not None:
             await loop.run_in_executor(None, self.monitor.detach)
         reactors.stop_accepting()

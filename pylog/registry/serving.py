@@ -18,7 +18,6 @@ from typing import Any
 from pylog import port_owner
 from pylog.client.admin.admin import Admin
 from pylog.config.errors import ConfigError
-from pylog.registry import protection
 from pylog.registry.access import Access, Logins, Rights
 from pylog.registry.application import Application
 from pylog.registry.audit import Audit
@@ -27,6 +26,7 @@ from pylog.registry.registry import Limits, Registry
 from pylog.registry.routes import Endpoints
 from pylog.registry.store import Store
 from pylog.registry.topic import SchemaTopic
+from pylog.security import registry_access
 from pylog.version import commit, version
 
 log = logging.getLogger("pylog.registry")
@@ -86,12 +86,12 @@ class RegistryServer:
 
     async def _start(self, ends: contextlib.AsyncExitStack) -> None:
         settings = self._settings
-        needs_login = settings["schema.registry.authentication"].lower() == protection.BASIC
+        needs_login = settings["schema.registry.authentication"].lower() == registry_access.BASIC
         has_users = str(self._client.get("security.protocol", "")).upper().startswith("SASL")
-        warning = protection.check(settings, has_users)
+        warning = registry_access.check(settings, has_users)
         if warning:
             log.warning(warning)
-        sock = bind(settings[protection.LISTENER])
+        sock = bind(settings[registry_access.LISTENER])
         ends.callback(sock.close)
         context = _tls(settings["schema.registry.ssl.keystore.location"])
         audit = Audit(settings["schema.registry.audit.file"], self._now_ms)
@@ -103,7 +103,7 @@ class RegistryServer:
         admin = await ends.enter_async_context(Admin.from_settings(
             {"client.id": "pylog-registry", **self._client}))
         rights = None
-        if settings["schema.registry.authorization"].lower() == protection.ACL:
+        if settings["schema.registry.authorization"].lower() == registry_access.ACL:
             rights = Rights(settings, admin)
             ends.push_async_callback(rights.close)
             await rights.start()
@@ -124,7 +124,7 @@ class RegistryServer:
 
 def bind(listener: str) -> socket.socket:
     """Return a bound socket. Raises ConfigError."""
-    host, port = protection.address(listener)
+    host, port = registry_access.address(listener)
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, socket.SOCK_STREAM)
@@ -136,7 +136,7 @@ def bind(listener: str) -> socket.socket:
             stack.pop_all()
         return made
     except OSError as error:
-        remedy = port_owner.remedy(port, f"{protection.LISTENER}=HOST:PORT")
+        remedy = port_owner.remedy(port, f"{registry_access.LISTENER}=HOST:PORT")
         raise ConfigError(f"Cannot listen on {listener}: {error.strerror or error}. {remedy}"
                           ) from None
 

@@ -44,8 +44,8 @@ TREE = ("pylog", "bench", "spark", "release", "tests")
 # Folders inside a package, and modules of the package itself, lowest first. "." is every module of
 # the package itself that the list does not name.
 INSIDE: dict[str, tuple[str, ...]] = {
-    "security": ("errors", "core_dumps", "principals", "authorizer", "tls", "oauth", "sasl",
-                 "authorization"),
+    "security": ("errors", "core_dumps", "registry_access", "principals", "authorizer", "tls",
+                 "oauth", "sasl", "authorization"),
     "metadata": ("image", "log", "quorum", "controller/partitions", "controller", "."),
     "coordinator": ("runtime", "transactions", "share", "groups/assignors", "groups/state",
                     "groups/classic", "groups/consumer", "groups/streams", "groups/share",
@@ -58,7 +58,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "console": ("groups", "clusters", "pages", "rendering", "listings", "audit", "session",
                 "oidc", "trusted_proxy", "values", "records", "permissions", "app", ".", "views",
                 "serving"),
-    "registry": ("formats", "protection", "errors", "subjects", "records", "contracts", "store",
+    "registry": ("formats", "errors", "subjects", "records", "contracts", "store",
                  "write_gate", "compatibility", "parsed_schemas", "topic", "access", "audit",
                  "http", "negotiation", "registry", "bodies", "routes", "application", ".",
                  "serving"),
