@@ -35,8 +35,7 @@ OWN = (
      "File of the web console's audit log, one JSON object per line. Empty: brokerd's "
      "audit.log.file."),
     ("console.auth", "string", None, "~SASL|OIDC|PROXY|NONE", "medium", "", "live",
-     "Login of the web console: sasl, oidc, proxy, or none. Unset: sasl if its cluster connection "
-     "needs a login, else none."),
+     "Login of the web console: sasl, oidc, proxy or none. Unset: sasl if the cluster has logins."),
     ("console.bootstrap.listener", "string", None, "", "medium", "", "live",
      "Name of the broker's listener that the web console uses. Unset: the first one."),
     ("console.cluster.name", "string", "", "", "low", "", "live",
@@ -44,8 +43,8 @@ OWN = (
     ("console.insecure", "boolean", False, "", "medium", "", "live",
      "Allows console.auth=none on an address that other machines can reach."),
     ("console.lag.interval.ms", "long", 10000, "0..", "low", "", "live",
-     "The web console reads the lag of all groups after this time, less often if that would take "
-     "more than 2 % of the time. 0: only for open pages."),
+     "Interval at which the web console reads all lags, longer if that is slow. 0: only "
+     "for open pages."),
     ("console.listener", "string", "", "", "medium", "", "live",
      "host:port of the web console. Empty: disabled. Port 0: any free port."),
     ("console.masking.file", "string", "", "", "medium", "", "live",
@@ -62,7 +61,7 @@ OWN = (
      "Scopes that the web console requests, separated by spaces."),
     ("console.permissions.file", "string", "", "", "medium", "", "live",
      "TOML file of users' permissions in the web console. Empty: the cluster's ACLs decide."),
-    ("console.proxy.addresses", "list", "", "", "medium", "", "live",
+    ("console.proxy.addresses", "list", (), "", "medium", "", "live",
      "Addresses or networks of the proxy that logs users in, for console.auth=proxy."),
     ("console.proxy.principal.header", "string", "", "", "medium", "", "live",
      "Header with the user's name that this proxy sets, for console.auth=proxy."),

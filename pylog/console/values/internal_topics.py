@@ -14,12 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 from pylog._native.protocol.message import Struct
+from pylog.config.internal_topics import OFFSETS, SHARE_STATE, TRANSACTIONS
 from pylog.console.values.schema_formats import json_text
 from pylog.protocol import codec, records
 from pylog.protocol.errors import ProtocolError
 
-STEMS = {"__consumer_offsets": "records_group", "__transaction_state": "records_transaction",
-         "__share_group_state": "records_share"}
+STEMS = {OFFSETS: "records_group", TRANSACTIONS: "records_transaction",
+         SHARE_STATE: "records_share"}
 UUID_BYTES = 16
 # Fields with the bytes of an embedded message of the classic consumer protocol.
 EMBEDDED = {"subscription": "ConsumerProtocolSubscription",
