@@ -51,3 +51,23 @@ def test_a_cluster_of_kafka_is_not_taken_for_brokerd(served, client):
     client.get("/")
     session = next(iter(served.console.sessions._sessions.values()))
     assert not session.clusters["kafka"].is_brokerd
+
+
+def test_records_transactions_and_share_groups_of_kafka_have_their_pages(kafka, client, topic):
+    from pylog.client import Producer
+
+    settings = {"bootstrap_servers": f"127.0.0.1:{kafka.port}"}
+    with Producer(**settings, transactional_id="console-tx") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"1", partition=0)
+        producer.flush()
+        assert "open transaction</summary>" in client.get(f"/topics/{topic}/records/0/0").text
+        rows = json.loads(client.get("/transactions?format=json").text)["rows"]
+        assert ("console-tx", "Ongoing") in [(row["id"], row["state"]) for row in rows]
+        assert "There is none." in client.get(f"/topics/{topic}/hanging").text
+        assert client.post("/transactions/console-tx/abort", {"name": "console-tx"}).status == 303
+        producer.close()
+    assert "aborted transaction</summary>" in client.get(f"/topics/{topic}/records/0/0").text
+    page = client.get("/topics/__transaction_state/records?limit=20").text
+    assert "console-tx" in page and "TransactionLogValue" in page

@@ -91,7 +91,8 @@ async def batch_of(cluster: ClusterSession, topic: str, partition: int, offset: 
     state = ""
     if attributes & batch.TRANSACTIONAL and not attributes & batch.CONTROL:
         ends = await current_ranges(client, topic, [partition], isolation=1)
-        if offset >= ends[partition][1]:
+        # A partition without decided records has no range.
+        if partition not in ends or offset >= ends[partition][1]:
             state = OPEN
         else:
             decided = await _batch(client, topic, partition, offset, 1)

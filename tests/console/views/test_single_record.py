@@ -103,20 +103,22 @@ def test_masked_fields_are_absent_from_pages_files_and_copies(tmp_path, broker):
 
 def test_a_record_shows_its_batch_and_the_state_of_its_transaction(broker, client):
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
-        admin.create_topics([NewTopic("batched", 1)])
+        admin.create_topics([NewTopic("batched", 2)])
     settings = {"bootstrap_servers": broker.bootstrap, "compression_type": "gzip"}
     with Producer(**settings, transactional_id="batched") as producer:
         producer.init_transactions()
         for number, end in enumerate((producer.commit_transaction, producer.abort_transaction)):
             producer.begin_transaction()
-            producer.send("batched", b"x%d" % number)
+            producer.send("batched", b"x%d" % number, partition=0)
             producer.flush()
             end()
         producer.begin_transaction()
-        producer.send("batched", b"open")
+        producer.send("batched", b"open", partition=0)
+        producer.send("batched", b"nothing is decided here", partition=1)
         producer.flush()
         pages = {offset: client.get(f"/topics/batched/records/0/{offset}").text
                  for offset in (0, 2, 4)}
+        assert "open transaction</summary>" in client.get("/topics/batched/records/1/0").text
         producer.abort_transaction()
     for offset, state in ((0, "committed"), (2, "aborted"), (4, "open")):
         assert f"{state} transaction</summary>" in pages[offset], offset
