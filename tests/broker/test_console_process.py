@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 import urllib.request
 
 import psutil
@@ -13,17 +12,10 @@ from pylog.broker import console_process
 from pylog.config import Settings
 from pylog.log.errors import StartError
 from tests.fixtures.brokers import BrokerDied, Brokerd
+from tests.fixtures.waits import until
 
 WAIT_S = 60
 ADDRESSES = [("PLAINTEXT", "127.0.0.1", 9092), ("USERS", "10.0.0.1", 9093)]
-
-
-def until(condition):
-    end_s = time.monotonic() + WAIT_S
-    while not (found := condition()):
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
-    return found
 
 
 def urls(broker):

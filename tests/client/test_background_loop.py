@@ -5,7 +5,6 @@ import concurrent.futures
 import itertools
 import os
 import threading
-import time
 
 import pytest
 
@@ -13,6 +12,7 @@ from pylog.client import background_loop
 from pylog.client.background_loop import Driver, SingleUser, WorkRunner
 from pylog.client.errors import ConcurrentUseError, ForkedError, ProgramEndedError
 from tests.client.interrupted_client import Interruption, interrupt
+from tests.fixtures.waits import until
 
 
 @pytest.fixture
@@ -282,14 +282,7 @@ def test_a_loop_that_is_blocked_is_logged_with_its_stack(driver, caplog):
         released.wait(30)
 
     driver.post(blocking_callback)
-    wait_for(lambda: "blocked" in caplog.text)
+    until(lambda: "blocked" in caplog.text)
     assert "in blocking_callback" in caplog.text
     released.set()
-    wait_for(lambda: "continues" in caplog.text)
-
-
-def wait_for(condition):
-    end_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
+    until(lambda: "continues" in caplog.text)

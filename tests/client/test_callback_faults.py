@@ -21,6 +21,7 @@ from pylog.client.errors import (
 from pylog.security.oauth import token_source
 from pylog.testing import Broker
 from tests.client.reading import new_topic
+from tests.fixtures.waits import until
 
 BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0",
                    "group.consumer.min.heartbeat.interval.ms": "100",
@@ -52,13 +53,6 @@ def raising(kind, called):
 def from_coroutine(kind) -> type[BaseException]:
     """Return what a coroutine's caller gets if code inside it raises `kind`."""
     return RuntimeError if kind is StopIteration else kind
-
-
-def wait_for(condition) -> None:
-    end_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -103,7 +97,7 @@ def test_raising_delivery_callback_fails_no_record(target, topic, kind, where):
             if where == "add_done_callback":
                 delivery.add_done_callback(fails)
         assert producer.flush(WAIT_S) == 0
-        wait_for(lambda: len(called) == 3)
+        until(lambda: len(called) == 3)
         if where != "on_delivery":
             assert delivered == [0, 1, 2]
         assert producer.send(topic, b"after").result(WAIT_S).offset == 3
@@ -114,7 +108,7 @@ def test_raising_statistics_callback_is_called_again(target, topic, kind):
     called = []
     with Producer(bootstrap_servers=target.bootstrap, statistics_interval_ms=50,
                   stats_cb=raising(kind, called)) as producer:
-        wait_for(lambda: len(called) > 1)
+        until(lambda: len(called) > 1)
         assert producer.send(topic, b"after").result(WAIT_S).offset == 0
 
 
@@ -170,7 +164,7 @@ def test_rebalance_listener_error_is_raised_once_and_keeps_the_partitions(
             raised = found.value
             consumer.subscribe([topic])
             producer.send(topic, b"more").result(WAIT_S)
-            wait_for(lambda: consumer.poll(1.0))
+            until(lambda: consumer.poll(1.0))
         assert isinstance(raised, (from_coroutine(kind), asyncio.CancelledError))
         assert len(called) == 1
         assert consumer.assignment() == [TopicPartition(topic, 0)]
@@ -195,7 +189,7 @@ def test_raising_commit_callback_keeps_the_committed_offset(target, topic, kind,
             consumer.commit({partition: 0}, timeout=WAIT_S)
         else:
             consumer.commit_async({partition: 0}, fails)
-        wait_for(lambda: called)
+        until(lambda: called)
         assert consumer.committed([partition], timeout=WAIT_S)[partition].offset == 0
 
 
@@ -222,14 +216,14 @@ def test_an_acknowledgement_callback_of_a_share_consumer(target, topic, kind):
             Producer(bootstrap_servers=target.bootstrap) as producer:
         consumer.subscribe([topic])
         producer.send(topic, b"value").result(WAIT_S)
-        wait_for(lambda: consumer.poll(1.0))
+        until(lambda: consumer.poll(1.0))
         consumer.set_acknowledgement_commit_callback(raising(kind, called))
         with pytest.raises(kind):
-            wait_for(lambda: consumer.poll(0.2))
+            until(lambda: consumer.poll(0.2))
         consumer.set_acknowledgement_commit_callback(None)
         assert called
         producer.send(topic, b"value").result(WAIT_S)
-        wait_for(lambda: consumer.poll(1.0))
+        until(lambda: consumer.poll(1.0))
 
 
 # With asyncio, an exit ends the application's loop, as in asyncio's own callbacks.
@@ -520,7 +514,7 @@ def test_share_records_of_failing_code_are_redelivered(target, topic, kind, wher
                 raised.append(type(failure))
             return len(found) == len(VALUES) and raised
 
-        wait_for(polled)
+        until(polled)
         assert raised == [read_error(where, kind)] and failing.calls == 1
         assert all(failure is None for failure in consumer.commit(timeout=WAIT_S).values())
 
@@ -671,7 +665,7 @@ def test_raising_assignor_is_called_again_by_the_next_poll(target, topic, kind):
                 raised.append(failure)
             return len(found) == len(VALUES)
 
-        wait_for(polled)
+        until(polled)
         assert found == VALUES and len(called) == 1
         assert len(raised) == 1 and isinstance(
             raised[0], (from_coroutine(kind), concurrent.futures.CancelledError))
@@ -724,9 +718,9 @@ def test_partitions_are_reassigned_after_a_raising_loss_listener(
                   auto_offset_reset="earliest", heartbeat_interval_ms=50,
                   fetch_max_wait_ms=FETCH_WAIT_MS, enable_auto_commit=False) as consumer:
         consumer.subscribe([topic], on_lost=raising(kind, called))
-        wait_for(lambda: consumer.poll(0.2))
+        until(lambda: consumer.poll(0.2))
         with missing_polls(consumer) as membership:
-            wait_for(lambda: membership.lost)
+            until(lambda: membership.lost)
         found = []
 
         def polled():
@@ -736,7 +730,7 @@ def test_partitions_are_reassigned_after_a_raising_loss_listener(
                 raised.append(failure)
             return raised and len(found) >= len(VALUES)
 
-        wait_for(polled)
+        until(polled)
         assert found == VALUES and len(called) == len(raised) == 1
         assert isinstance(raised[0], (from_coroutine(kind), concurrent.futures.CancelledError))
         consumer.commit(timeout=WAIT_S)
@@ -751,7 +745,7 @@ def test_a_listener_that_raises_in_close_leaves_the_group(target, topic, kind, p
                 "group_protocol": protocol, "auto_offset_reset": "earliest"}
     consumer = Consumer(**settings)
     consumer.subscribe([topic], on_revoke=raising(kind, called))
-    wait_for(lambda: consumer.poll(0.2))
+    until(lambda: consumer.poll(0.2))
     with contextlib.suppress(BaseException):
         consumer.close(timeout=5)
     consumer.close(timeout=5)
@@ -759,7 +753,7 @@ def test_a_listener_that_raises_in_close_leaves_the_group(target, topic, kind, p
     with Consumer(**settings) as other, Producer(bootstrap_servers=target.bootstrap) as producer:
         other.subscribe([topic])
         producer.send(topic, b"more").result(WAIT_S)
-        wait_for(lambda: other.poll(0.2))
+        until(lambda: other.poll(0.2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -829,7 +823,7 @@ def test_a_listener_on_the_loop_that_raises_at_the_end_leaves_the_group(
     with Consumer(**settings) as other, Producer(bootstrap_servers=target.bootstrap) as producer:
         other.subscribe([topic])
         producer.send(topic, b"more").result(WAIT_S)
-        wait_for(lambda: other.poll(0.2))
+        until(lambda: other.poll(0.2))
 
 
 # Tokens for the login.

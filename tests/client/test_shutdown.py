@@ -17,6 +17,7 @@ from pylog.client.errors import ForkedError, LostRecords
 from pylog.testing.ports import free_port
 from tests.client.reading import new_topic
 from tests.fixtures.brokers import REPOSITORY, Brokerd
+from tests.fixtures.waits import until
 
 
 def in_child(function) -> int:
@@ -108,13 +109,6 @@ def descriptors() -> int:
     return found
 
 
-def wait_for(condition, what: str, wait_s: float = 30.0) -> None:
-    end_s = time.monotonic() + wait_s
-    while not condition():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_dropped_consumer_leaves_its_group(target, protocol):
     topic, group = new_topic(target.bootstrap, 1), f"g-{uuid.uuid4().hex[:8]}"
@@ -125,7 +119,7 @@ def test_a_dropped_consumer_leaves_its_group(target, protocol):
         consumer = Consumer(settings)
         # A callback that refers to its consumer must not keep it.
         consumer.subscribe([topic], on_assign=lambda partitions: consumer.seek_to_beginning())
-        wait_for(lambda: consumer.poll(0.2) is None or consumer.assignment(), "not assigned")
+        until(lambda: consumer.poll(0.2) is None or consumer.assignment(), words="not assigned")
         return weakref.ref(consumer)
 
     with pytest.warns(ResourceWarning, match="unclosed Consumer"):
@@ -153,7 +147,7 @@ def test_dropped_producer_delivers_its_records_and_closes_connections(target):
         deliveries = sent()
         gc.collect()
     assert [delivery.result(30).offset for delivery in deliveries] == list(range(10))
-    wait_for(lambda: descriptors() <= before, f"{descriptors()} sockets, {before} before")
+    until(lambda: descriptors() <= before, words=f"{descriptors()} sockets, {before} before")
 
 
 def test_a_dropped_admin_closes_its_connections(target):
@@ -165,7 +159,7 @@ def test_a_dropped_admin_closes_its_connections(target):
     with pytest.warns(ResourceWarning, match="unclosed Admin"):
         assert described()
         gc.collect()
-    wait_for(lambda: descriptors() <= before, f"{descriptors()} sockets, {before} before")
+    until(lambda: descriptors() <= before, words=f"{descriptors()} sockets, {before} before")
 
 
 def test_a_dropped_share_consumer_leaves_its_group(target):
@@ -174,13 +168,14 @@ def test_a_dropped_share_consumer_leaves_its_group(target):
     def joined():
         consumer = ShareConsumer(bootstrap_servers=target.bootstrap, group_id=group)
         consumer.subscribe([topic])
-        wait_for(lambda: consumer.poll(0.2) == [] and consumer.assignment(), "not assigned")
+        until(lambda: consumer.poll(0.2) == [] and consumer.assignment(), words="not assigned")
 
     with pytest.warns(ResourceWarning, match="unclosed ShareConsumer"):
         joined()
         gc.collect()
     with Admin(bootstrap_servers=target.bootstrap) as admin:
-        wait_for(lambda: not admin.describe_share_groups([group])[group].members, "still a member")
+        until(lambda: not admin.describe_share_groups([group])[group].members,
+              words="still a member")
 
 
 def test_dropped_clients_of_asyncio_are_closed_on_their_loop(target):

@@ -15,7 +15,7 @@ from pylog.log.recovery import Recovery
 from pylog.metadata.controller.partitions.topic_branches import AT_OFFSET
 from tests.log.test_manager import append as append_any
 from tests.log.test_recovery import entries
-from tests.log.test_topic_branches import TIME, append, branch, node, offsets
+from tests.log.test_topic_branches import TIME, branch, node
 from tests.metadata.node import Node
 
 __all__ = ["node"]
@@ -176,10 +176,3 @@ def test_a_branch_shares_the_indexes_of_its_source(node, tmp_path):
     for extension in ("log", "index", "timeindex"):
         for file in sorted((tmp_path / "source-0").glob(f"*.{extension}"))[:-1]:
             assert file.samefile(tmp_path / "copy-0" / file.name)
-
-
-def test_a_branch_of_several_batches_has_all_before_its_end(node):
-    assert branch(node, "copy", "source", {AT_OFFSET: 61}).error == 0
-    assert offsets(node, "copy") == list(range(61))
-    append(node, "copy", 61)
-    assert offsets(node, "copy")[-1] == 63

@@ -108,13 +108,6 @@ def test_stop_wakes_waiters_for_logs_that_will_not_open():
     assert not waiting.is_alive()
 
 
-def test_stop_after_recovery_reports_completion():
-    one = Recovery([("t", 0, None)], [], 1, lambda entry: None)
-    one.begin()
-    one.wait("t")
-    assert one.stop() is True
-
-
 def test_unopenable_log_does_not_block_others(monkeypatch):
     monkeypatch.setattr(recovery, "WAIT_S", 3600)
     opened = []

@@ -1,13 +1,13 @@
 """Broker settings that take effect before the response to their change."""
 
 import contextlib
-import time
 from pathlib import Path
 
 import pytest
 
 from pylog.testing.ports import free_port
 from tests.fixtures.brokers import Brokerd, answers
+from tests.fixtures.waits import until
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection, batch, record
@@ -40,13 +40,6 @@ def threads(broker: Brokerd, stem: str) -> int:
     return count
 
 
-def eventually(holds, wait_s: float = 10.0) -> None:
-    end_s = time.monotonic() + wait_s
-    while not holds():
-        assert time.monotonic() < end_s, "it did not come about in time"
-        time.sleep(0.02)
-
-
 def served(connection: Connection) -> bool:
     return ask(connection, raw.API_VERSIONS, 0)["error_code"] == 0
 
@@ -56,7 +49,7 @@ def test_network_threads_come_and_go_while_requests_are_served(broker):
     create_topic(broker.port, topic)
     assert alter(broker, "num.network.threads", "4")[0] == 0
     # They set their names when they first run.
-    eventually(lambda: threads(broker, "reactor-") == 4)
+    until(lambda: threads(broker, "reactor-") == 4)
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(Connection(broker.port)) for _ in range(12)]
         assert all(served(connection) for connection in opened)
@@ -69,9 +62,9 @@ def test_network_threads_come_and_go_while_requests_are_served(broker):
 
 def test_io_threads_follow_the_setting(broker):
     assert alter(broker, "num.io.threads", "16", "")[0] == 0
-    eventually(lambda: threads(broker, "io-worker") == 16)
+    until(lambda: threads(broker, "io-worker") == 16)
     assert alter(broker, "num.io.threads", "8", "")[0] == 0
-    eventually(lambda: threads(broker, "io-worker") == 8)
+    until(lambda: threads(broker, "io-worker") == 8)
 
 
 def test_new_listener_is_served_advertised_and_survives_a_restart(broker):

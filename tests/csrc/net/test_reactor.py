@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.csrc.net.reactor_process import ReactorServer, do, parsed, request
+from tests.fixtures.waits import until
 from tests.wire.raw import API_VERSIONS, FETCH, METADATA, PRODUCE, Closed, frame, header
 
 pytestmark = pytest.mark.timeout(300)  # the first test builds
@@ -28,13 +29,6 @@ FILE = struct.pack(">1000000I", *range(1_000_000))
 def server():
     with ReactorServer() as running:
         yield running
-
-
-def eventually(holds, wait_s: float = 30.0) -> None:
-    end_s = time.monotonic() + wait_s
-    while not holds():
-        assert time.monotonic() < end_s, "it did not come about in time"
-        time.sleep(0.01)
 
 
 def test_each_result_of_serve_gets_its_response(server):
@@ -167,7 +161,7 @@ def test_large_body_in_small_chunks_arrives_completely(server):
 def test_client_that_disconnects_during_a_large_body_is_released(server):
     with server.connect() as c:
         c.send(request(PRODUCE, 1, "A", 0, FILE[:1000] * 400)[:300_000])
-    eventually(lambda: server.stats()["connections"] == 1, 10)  # Before the frame times out.
+    until(lambda: server.stats()["connections"] == 1, 10)  # Before the frame times out.
 
 
 def test_a_body_stays_in_place_while_later_bytes_arrive(server):
@@ -185,7 +179,7 @@ def test_silent_requests_before_the_end_of_input_still_count(server):
     before = server.stats()["requests_produce"]
     with server.connect() as c:
         c.send(b"".join(request(PRODUCE, i, "M" if i == 0 else "S", 1) for i in range(50)))
-    eventually(lambda: server.stats()["requests_produce"] == before + 50)
+    until(lambda: server.stats()["requests_produce"] == before + 50)
 
 
 @pytest.mark.parametrize("letter", ["H", "J", "D", "W", "X", "M"])
@@ -201,8 +195,8 @@ def test_client_that_disconnects_while_its_request_waits_is_released(server, let
     if reset:
         c.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     c.close()
-    eventually(lambda: server.stats()["connections"] == 1)
-    eventually(lambda: server.stats()["requests_in_flight"] == 1)
+    until(lambda: server.stats()["connections"] == 1)
+    until(lambda: server.stats()["requests_in_flight"] == 1)
 
 
 def test_produce_is_answered_after_end_of_input(server):
@@ -218,7 +212,7 @@ def test_a_watched_connection_is_reported_when_it_ends(server):
         before = int(other.ask(METADATA, "c"))
         with server.connect() as c:
             c.ask(METADATA, "w")
-        eventually(lambda: int(other.ask(METADATA, "c")) == before + 1)
+        until(lambda: int(other.ask(METADATA, "c")) == before + 1)
 
 
 def test_invalid_request_closes_the_connection_after_earlier_responses(server):
@@ -261,7 +255,7 @@ def test_input_buffers_stay_below_their_limit_and_all_clients_progress():
             frame_bytes, answered = request(PRODUCE, i, "A", 0, body), False
             # A client that this machine delays is closed like a stalled one, and reconnects.
             while not answered:
-                with contextlib.suppress(Closed), server.connect(wait_s=30) as c:
+                with contextlib.suppress(Closed), server.connect(seconds=30) as c:
                     c.send(frame_bytes[:300_000])
                     time.sleep(0.2)
                     c.send(frame_bytes[300_000:])
@@ -348,7 +342,7 @@ def test_long_response_continues_after_requests_of_other_clients():
             time.sleep(0.02)
             sent.append(server.stats()["bytes_sendfile"])
         os.kill(server.process.pid, signal.SIGSTOP)
-        eventually(lambda: is_stopped(server.process.pid))
+        until(lambda: is_stopped(server.process.pid))
         with contextlib.suppress(TimeoutError):
             big.socket.settimeout(0.3)
             while big.socket.recv(1 << 20):
@@ -366,7 +360,7 @@ def test_connections_beyond_the_limit_for_an_address_are_closed():
             c.ask(PRODUCE, "A")
         assert server.connect().closed()
         held.pop().close()
-        eventually(lambda: not server.connect().closed(0.05))
+        until(lambda: not server.connect().closed(0.05))
         assert parsed(held[0].ask(METADATA, "s").decode())["connections_refused"] >= 1
         for c in held:
             c.close()
@@ -408,7 +402,7 @@ def test_incomplete_frame_closes_its_connection_after_30_s():
             time.sleep(1)
             c.send(b"x")
             late.ask(PRODUCE, "A")
-        assert c.closed(wait_s=10)
+        assert c.closed(seconds=10)
         assert 29 < time.monotonic() - begin_s < 33
         assert server.stats()["frames_late"] == 1
 
@@ -423,7 +417,7 @@ def test_client_that_never_reads_has_one_request_in_progress(server):
         stats = server.stats()
         assert stats["input_bytes"] < 1_000_000
         c.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    eventually(lambda: server.stats()["connections"] == 1)
+    until(lambda: server.stats()["connections"] == 1)
 
 
 def test_idle_connection_is_closed_and_busy_one_is_not():
@@ -468,11 +462,11 @@ def test_stop_answers_requests_in_flight_and_closes():
         with server.connect() as fetch, server.connect() as produce, server.connect() as idle:
             idle.ask(PRODUCE, "A")
             # The request itself; its response may arrive before the counter decreases.
-            eventually(lambda: server.stats()["requests_in_flight"] == 1)
+            until(lambda: server.stats()["requests_in_flight"] == 1)
             fetch.post(FETCH, 1, "D", 60_000)
             produce.post(PRODUCE, 1, "W", 2000)
             # Requests that the reactor has not read are not in flight.
-            eventually(lambda: server.stats()["requests_in_flight"] == 3)
+            until(lambda: server.stats()["requests_in_flight"] == 3)
             server.process.stdin.close()
             server.process.stdin = None
             assert fetch.take(1) == b"timeout"
@@ -547,7 +541,7 @@ def test_muted_client_that_resets_is_released(server):
         c.take(1)
         connections = server.stats()["connections"]
         c.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    eventually(lambda: server.stats()["connections"] < connections)
+    until(lambda: server.stats()["connections"] < connections)
 
 
 def test_control_plane_is_queried_once_per_client():

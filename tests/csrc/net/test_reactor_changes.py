@@ -6,16 +6,10 @@ import time
 import pytest
 
 from tests.csrc.net.reactor_process import ReactorServer
+from tests.fixtures.waits import until
 from tests.wire.raw import METADATA, PRODUCE, Closed
 
 pytestmark = pytest.mark.timeout(300)  # the first test builds
-
-
-def eventually(holds, wait_s: float = 5.0) -> None:
-    end_s = time.monotonic() + wait_s
-    while not holds():
-        assert time.monotonic() < end_s, "it did not come about in time"
-        time.sleep(0.01)
 
 
 def accepted(server: ReactorServer):
@@ -68,7 +62,7 @@ def test_connections_of_a_removed_thread_close_after_their_responses():
         for i, c in enumerate(opened):
             assert c.ask(METADATA, "e", 1) == b"e\0\0\0\1"
             c.post(PRODUCE, 1000 + i, "W", 1000)
-        eventually(lambda: server.stats()["requests_produce"] == 8)
+        until(lambda: server.stats()["requests_produce"] == 8)
         assert server.command("1") == 1
         ended = 0
         for i, c in enumerate(opened):
@@ -114,7 +108,7 @@ def test_closed_listener_closes_its_connections():
         with server.connect() as c:
             assert c.ask(METADATA, "e", 1) == b"e\0\0\0\1"
             c.post(PRODUCE, 77, "W", 1000)
-            eventually(lambda: server.stats()["requests_produce"] == 1)
+            until(lambda: server.stats()["requests_produce"] == 1)
             server.command("u")
             assert c.take(77) == b"woken"
             assert c.closed()

@@ -10,6 +10,7 @@ import pytest
 
 from pylog._native.log import log, replica_move
 from pylog._native.records import batch
+from tests.fixtures.waits import until
 from tests.native.log.test_compaction import plain, transaction
 from tests.native.log.test_log import NOW, checkpoint_of, make, offsets, opened
 
@@ -118,10 +119,10 @@ def test_awaited_flush_is_retried_after_the_shortage(short):
     one = opened(directory, config={"flush.messages": 1})
     disk.error, disk.wanted = errno.EMFILE, lambda path: path == "."
     one.append(make(1), NOW)
-    _until(lambda: disk.refused > 2)
+    until(lambda: disk.refused > 2)
     assert one.flushed_offset == 0 and not directory.offline
     disk.error = 0
-    _until(lambda: one.flushed_offset == 1)
+    until(lambda: one.flushed_offset == 1)
 
 
 @pytest.mark.parametrize("flushed", [True, False])
@@ -219,10 +220,10 @@ def test_files_of_a_deleted_log_are_removed_when_descriptors_are_available(short
     one.append(make(1), NOW)
     disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("-delete")
     one.delete(NOW)
-    _until(lambda: disk.refused)
+    until(lambda: disk.refused)
     assert list(tmp_path.glob("t-0.*-delete"))
     disk.error = 0
-    _until(lambda: not list(tmp_path.glob("t-0.*-delete")))
+    until(lambda: not list(tmp_path.glob("t-0.*-delete")))
 
 
 def test_idle_files_are_closed_for_every_opened_file(short):
@@ -323,9 +324,9 @@ def test_log_postponed_by_both_flush_lanes_waits_once(short):
         for one in logs:
             one.append(make(1, size=1_500), NOW)
     before = disk.refused
-    _until(lambda: disk.refused > before + 20)
+    until(lambda: disk.refused > before + 20)
     disk.error = 0
-    _until(lambda: all(one.flushed_offset == 20 for one in logs))
+    until(lambda: all(one.flushed_offset == 20 for one in logs))
 
 
 def test_retention_of_a_segment_during_its_flush_is_no_error(short):
@@ -343,7 +344,7 @@ def test_retention_of_a_segment_during_its_flush_is_no_error(short):
         return path.endswith("index") and not taken
 
     disk.wanted = wanted
-    _until(lambda: _flushed(one))
+    until(lambda: _flushed(one))
     assert taken and not directory.offline
 
 
@@ -445,13 +446,6 @@ def test_failed_flush_of_one_log_does_not_affect_the_others(short):
     with pytest.raises(log.Shortage):
         directory.flush()
     assert [one.flushed_offset for one in logs] == [1, 0, 1]
-
-
-def _until(done, wait_s=30):
-    end_s = time.monotonic() + wait_s
-    while not done():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 def sealed(directory, batches=40, **config):

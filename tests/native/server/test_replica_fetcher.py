@@ -8,6 +8,7 @@ import pytest
 
 from pylog._native.log import log
 from pylog._native.server import replica_fetcher
+from tests.fixtures.waits import until
 from tests.native.log.test_log import NOW, TOPIC_ID, make, opened
 from tests.native.server.fake_leader import FakeLeader, diverging, row
 
@@ -68,13 +69,6 @@ def filled(directory, count=3, **options):
 def next_notices(fetchers, timeout_s=20):
     assert select.select([fetchers.fileno()], [], [], timeout_s)[0], "no notice"
     return fetchers.take()
-
-
-def until(condition, timeout_s=20):
-    end_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end_s, "it does not come true"
-        time.sleep(0.002)
 
 
 def test_follower_fetches_with_its_epochs_and_copies_the_leaders_records(
@@ -465,7 +459,6 @@ def test_decreasing_offsets_are_rejected(fetchers, leader, directory):
     assert kept.figures()[2] in REFUSED_STATES
 
 
-BODY_AT = 4 + 4 + 1  # size, correlation id, tags
 
 
 @pytest.mark.parametrize("frame", [

@@ -1,12 +1,12 @@
 """An issuer's published keys."""
 
 import json
-import time
 
 import pytest
 
 from pylog.config import ConfigError
 from pylog.security.oauth import jwks
+from tests.fixtures.waits import until
 from tests.security.issuer import NO_ANSWERS, Issuer, answered, served
 
 
@@ -28,13 +28,6 @@ def loaded(url, clock, refresh_ms=3_600_000, retry_ms=1000):
     return keys
 
 
-def soon(condition):
-    end_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("data", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
 def test_invalid_response_has_no_keys(clock, data):
     with answered(data) as url, pytest.raises(ConfigError, match="no keys from"):
@@ -49,7 +42,7 @@ def test_new_key_is_loaded_soon_after_a_token_uses_it(clock):
         issuer.new_key("second")
         clock.s += 2
         assert keys.find("second") is None
-        soon(lambda: keys.find("second") is not None)
+        until(lambda: keys.find("second") is not None)
         # A token without a key id could mean either.
         assert keys.find(None) is None
         assert keys.find(["first"]) is None
@@ -76,10 +69,10 @@ def test_keys_are_refreshed_and_kept_while_the_issuer_is_unreachable(clock, capl
         issuer.new_key("second")
         clock.s += 61
         assert keys.find("first") is not None
-        soon(lambda: keys.find("first") is None)
+        until(lambda: keys.find("first") is None)
     clock.s += 61
     assert keys.find("second") is not None
-    soon(lambda: "not be reloaded" in caplog.text)
+    until(lambda: "not be reloaded" in caplog.text)
     assert keys.find("second") is not None
 
 
@@ -91,7 +84,7 @@ def test_changed_key_file_is_read_again(tmp_path, clock):
     path.write_text(issuer.published)
     clock.s += 2
     keys.find("first")
-    soon(lambda: keys.find("second") is not None)
+    until(lambda: keys.find("second") is not None)
 
 
 @pytest.mark.parametrize("content", [
@@ -133,7 +126,7 @@ def test_a_thread_that_the_system_has_not_now_is_begun_later(clock, monkeypatch,
         assert "can't start new thread" in [
             getattr(one, "reason", "") for one in caplog.records]
         clock.s += 2
-        soon(lambda: keys.find("second") is not None)
+        until(lambda: keys.find("second") is not None)
 
 
 @pytest.mark.parametrize("url", ["/keys.json", "ftp://x/keys", "", "data:,x"])
