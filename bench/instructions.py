@@ -1,4 +1,4 @@
-"""Count instructions of one Produce on a reactor: `python -m bench.instructions [TREE ...]`.
+"""Count instructions of a Produce or Fetch on a reactor: `python -m bench.instructions [TREE ...]`.
 
 Owns: a broker under callgrind for each tree (a built checkout; by default this one).
 Invariants: counts everything that reactors do below connection_run: receive, parse, check, append,
@@ -21,7 +21,14 @@ from bench.process import BrokerProcess
 WARM_REQUESTS, REQUESTS = 300, 3000
 COUNTED = "connection_run"
 START_SECONDS = 180.0
-SHAPES = (("one 100 B record", 1, 1), ("10 records of 100 B", 10, 1), ("4 of 5 in flight", 1, 5))
+# Records of 100 B, requests in flight, idempotent.
+SHAPES = {
+    "one 100 B record": (1, 1, False),
+    "10 records of 100 B": (10, 1, False),
+    "4 of 5 in flight": (1, 5, False),
+    "idempotent": (1, 1, True),
+}
+FETCHED_BYTES_MAX = 600  # of one Fetch; several batches of one record
 SUMMARY = re.compile(r"^(?:summary|totals): (\d+)", re.M)
 
 
@@ -62,18 +69,22 @@ class CountedBroker(BrokerProcess):
 
 
 def instructions(tree: Path) -> dict:
-    """Return instructions per request by shape."""
+    """Return instructions per request by shape, of Produce and of Fetch."""
     figures = {}
     with tempfile.TemporaryDirectory(prefix="counted-") as folder:
         with CountedBroker(Path(folder) / "data", tree) as broker:
-            for number, (shape, records, in_flight) in enumerate(SHAPES):
+            for number, (shape, (records, in_flight, idempotent)) in enumerate(SHAPES.items()):
                 topic = f"t{number}"
                 loads.create_topic(broker, topic, 1)
-                loads.raw_produce(broker, topic, 1, 1, in_flight, records, 100,
-                                  requests=WARM_REQUESTS)
-                broker.counted()
-                loads.raw_produce(broker, topic, 1, 1, in_flight, records, 100, requests=REQUESTS)
+                for requests in (WARM_REQUESTS, REQUESTS):
+                    broker.counted()
+                    loads.raw_produce(broker, topic, 1, 1, in_flight, records, 100,
+                                      requests=requests, idempotent=idempotent)
                 figures[shape] = broker.counted() / REQUESTS
+            for _ in range(2):
+                broker.counted()
+                line = loads.native("fetch", broker, "t0", 1, FETCHED_BYTES_MAX, 0)
+            figures[f"Fetch of {FETCHED_BYTES_MAX} B"] = broker.counted() / line["requests"]
     return figures
 
 
