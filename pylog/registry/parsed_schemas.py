@@ -28,11 +28,13 @@ class ParsedSchemas:
         self._store = store
         self._parsed: OrderedDict[tuple[str, str, object], Parsed] = OrderedDict()
 
-    def new(self, subject: str, content: Content) -> Parsed:
-        """Parse the schema of a request. Raises RegistryError."""
+    def parse(self, subject: str, content: Content, is_new: bool) -> Parsed:
+        """Parse the schema of a request. is_new: it may be stored, so it must be valid; others
+        are only searched for. Raises RegistryError.
+        """
         try:
             return kinds.parse(content.kind, content.text,
-                               self._references(subject, content.references, ()), True)
+                               self._references(subject, content.references, ()), is_new)
         except SchemaError as error:
             raise errors.invalid_schema(content.kind, str(error)) from None
 

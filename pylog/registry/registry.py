@@ -241,10 +241,11 @@ class Registry:
             raise errors.subject_not_found(subject)
         for name in names:
             try:
-                prepared = self._prepared(name, request, normalize)
+                prepared = self._prepared(name, request, normalize, is_new=False)
                 found = self._same_in(name, prepared, with_deleted)
                 if found is None and not normalize:
-                    found = self._same_in(name, self._prepared(name, request, True), with_deleted)
+                    found = self._same_in(name, self._prepared(name, request, True, is_new=False),
+                                          with_deleted)
             except errors.RegistryError as error:
                 if error.code != errors.INVALID_SCHEMA:
                     raise
@@ -280,14 +281,15 @@ class Registry:
 
     # Registration
 
-    def _prepared(self, subject: str, request: Request, normalize: bool) -> Prepared:
+    def _prepared(self, subject: str, request: Request, normalize: bool, is_new: bool = True
+                  ) -> Prepared:
         """Parse the schema of a request and return its canonical form. Raises RegistryError."""
         references = self.schemas.resolved(subject, request.references)
         if normalize:
             references = tuple(sorted(references))
         content = Content(request.kind, request.text, references, request.metadata,
                           request.rule_set)
-        parsed = self.schemas.new(subject, content)
+        parsed = self.schemas.parse(subject, content, is_new)
         text = parsed.normalized() if normalize else parsed.canonical()
         return Prepared(replace(content, text=text), parsed)
 
@@ -378,8 +380,13 @@ class Registry:
               ) -> list[str]:
         """Return why a schema is incompatible with a version; None: with those of the level."""
         versions = self.store.versions(subject)
-        if number is not None:
-            versions = [self.version_of(subject, number)] if versions or number != LATEST else []
+        if number == LATEST:
+            versions = versions[-1:]
+        elif number is not None:
+            found = self._version_of(subject, number, with_deleted=False)
+            if found is None:
+                raise errors.version_not_found(number)
+            versions = [found]
         config = self.config_of(subject)
         prepared = self._prepared(subject, self._filled(subject, request, config),
                                   normalize or bool(config.get("normalize")))

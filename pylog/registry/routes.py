@@ -294,6 +294,9 @@ def by_id(call: Call, number: str) -> Any:
         if name and subjects.parse(one.subject).name == name:
             row.update(subject=one.subject, version=one.version)
             break
+    if call.flag("includeSubjects"):  # Karapace's.
+        row["subjects"] = list(dict.fromkeys(one.subject for one in versions
+                                             if not one.is_deleted))
     if call.flag("fetchMaxId"):
         row["maxId"] = call.store.context(context).id_max
     return row
@@ -363,7 +366,8 @@ def check(call: Call, text: str, number: str | None = None) -> Any:
         found = [str(error.message)]
     row: dict[str, Any] = {"is_compatible": not found}
     if found or verbose:
-        row["messages"] = found
+        # Without `verbose`, clients compare the reasons with those of other registries.
+        row["messages"] = found if verbose else list(map(kinds.without_place, found))
     return row
 
 

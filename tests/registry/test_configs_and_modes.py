@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.registry.served import Served, code, record
+from tests.registry.served import Served, code, record, text_of
 
 
 @pytest.mark.parametrize("level, compatible, incompatible", [
@@ -37,6 +37,16 @@ def test_groups_limit_what_is_compared(client, subject):
     client.register(subject, '"int"', metadata={"properties": {"major": "2"}})
 
 
+def test_verbose_checks_name_the_place_of_a_difference(client, subject):
+    client.register(subject, record("R", "a"))
+    path = f"/compatibility/subjects/{subject}/versions/latest"
+    reason = "reader type: int not compatible with writer type: string"
+    body = {"schema": text_of(record("R", ("a", "int")))}
+    assert client.post(path, body)[1]["messages"] == [reason]
+    assert client.post(f"{path}?verbose=true", body)[1]["messages"] == [
+        f"{reason}, at /fields/0/type"]
+
+
 def test_verbose_checks_explain_invalid_schemas(client, subject):
     client.register(subject, '"string"')
     path = f"/compatibility/subjects/{subject}/versions/latest"
@@ -45,8 +55,11 @@ def test_verbose_checks_explain_invalid_schemas(client, subject):
     assert answer["is_compatible"] is False and "Undefined schema" in answer["messages"][0]
     assert client.post(f"{path}?verbose=true", {"schema": '"string"'}) == (
         200, {"is_compatible": True, "messages": []})
-    assert code(client.post(f"/compatibility/subjects/{subject}/versions/9",
-                            {"schema": '"string"'})) == (404, 40402)
+    for name in (subject, f"{subject}-absent"):
+        assert code(client.post(f"/compatibility/subjects/{name}/versions/9",
+                                {"schema": '"string"'})) == (404, 40402)
+    assert client.post(f"/compatibility/subjects/{subject}-absent/versions/latest",
+                       {"schema": '"string"'}) == (200, {"is_compatible": True})
 
 
 def test_configs_are_set_merged_and_deleted(client, subject):

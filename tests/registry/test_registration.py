@@ -198,3 +198,8 @@ def test_the_highest_id_is_sent_if_requested(client, subject):
 def test_tags_are_refused_with_a_clear_answer(client, subject):
     client.register(subject, '"string"')
     assert code(client.post(f"/subjects/{subject}/versions/1/tags", {})) == (501, 501)
+
+
+def test_the_subjects_of_an_id_are_sent_if_requested(client, subject):
+    id_ = client.register(subject, record(f"I{subject.replace('-', '')}"))
+    assert client.get(f"/schemas/ids/{id_}?includeSubjects=true")[1]["subjects"] == [subject]

@@ -6,6 +6,7 @@ import pytest
 
 from pylog.client import Admin, ConfigResource, Consumer, NewTopic, Producer, ResourceType
 from pylog.client.types import TopicPartition
+from pylog.registry.formats import avro
 from pylog.registry.topic import TopicError
 from tests.registry.served import Served, code, record
 
@@ -75,8 +76,12 @@ def test_records_of_other_registries_are_read_and_removed_by_their_own_keys(regi
     odd = b'{"keytype": "SCHEMA", "subject": "odd", "version": 1, "magic": 1, "seq": 1, "node": 0}'
     with Admin(bootstrap_servers=registry_broker.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 1, configs={"cleanup.policy": "compact"})])
+    names = json.dumps(record("R-1", "a b"))
+    canonical = avro.parse(names, is_strict=False).canonical()
     with Producer(bootstrap_servers=registry_broker.bootstrap) as producer:
         producer.send(topic, b"nonsense", b"nonsense")
+        producer.send(topic, json.dumps({"version": 1, "id": 8, "schema": canonical}).encode(),
+                      b'{"keytype":"SCHEMA","subject":"names","version":1,"magic":1}')
         producer.send(topic, b'{"version":1,"id":9,"schema":"\\"string\\""}', odd)
         producer.send(topic, json.dumps({
             "subject": "proto", "version": 1, "id": 10, "schemaType": "PROTOBUF",
@@ -89,6 +94,8 @@ def test_records_of_other_registries_are_read_and_removed_by_their_own_keys(regi
         assert client.get("/schemas/ids/9") == (200, {"schema": '"string"'})
         assert client.get("/schemas/ids/10")[1]["schemaType"] == "PROTOBUF"
         assert client.register("new", '"long"') == 11
+        assert client.post("/subjects/names", {"schema": names})[1]["id"] == 8
+        assert code(client.post("/subjects/others/versions", {"schema": names})) == (422, 42201)
         client.delete("/subjects/odd")
         client.delete("/subjects/odd?permanent=true")
     tombstones = [key for key, value in records_of(registry_broker.bootstrap, topic)

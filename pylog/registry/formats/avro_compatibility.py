@@ -16,6 +16,7 @@ from pylog.registry.formats.avro import Field, Schema, Type, written_kind
 PROMOTIONS = {"long": ("int",), "float": ("int", "long"), "double": ("int", "long", "float"),
               "bytes": ("string",), "string": ("bytes",)}
 REASONS_MAX = 100
+PLACE = ", at "
 
 
 def differences(reader: Schema, writer: Schema) -> list[str]:
@@ -101,4 +102,9 @@ def _short(type_: Type) -> str:
 
 
 def _at(where: str) -> str:
-    return f", at {where}" if where else ""
+    return f"{PLACE}{where}" if where else ""
+
+
+def without_place(reason: str) -> str:
+    """Return a reason without the place in the schema."""
+    return reason.partition(f"{PLACE}/")[0]

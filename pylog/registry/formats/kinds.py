@@ -23,6 +23,11 @@ def parse(kind: str, text: str, references: Sequence[Parsed], is_strict: bool) -
     return avro.parse(text, references, is_strict)
 
 
+def without_place(reason: str) -> str:
+    """Return a reason of differences() without the place in the schema."""
+    return avro_compatibility.without_place(reason)
+
+
 def differences(reader: Parsed, writer: Parsed) -> list[str]:
     """Return why data of `writer` cannot be read with `reader`; [] if it can."""
     return avro_compatibility.differences(reader, writer)
