@@ -13,7 +13,7 @@ from pylog.testing import Broker
 from tests.registry.served import WAIT_S, Served, code, record
 
 PASSWORD = "secret"
-USERS = ("root", "reader", "writer", "owner", "other")
+USERS = ("root", "reader", "writer", "owner", "other", "newcomer")
 
 
 def login(name):
@@ -145,11 +145,11 @@ def test_a_wrong_password_is_refused_again_and_the_right_one_accepted(served):
 
 
 def test_changes_of_acls_take_effect(served, secured):
-    client = served.client("other", PASSWORD)
+    client = served.client("newcomer", PASSWORD)
     assert client.get("/subjects/late-value/versions")[0] == 404
     served.client("root", PASSWORD).register("late-value", '"string"')
     with Admin(secured) as admin:
-        admin.create_acls([rule("other", "DESCRIBE", resource="late")])
+        admin.create_acls([rule("newcomer", "DESCRIBE", resource="late")])
     end_s = time.monotonic() + WAIT_S
     while client.get("/subjects/late-value/versions")[0] != 200:
         assert time.monotonic() < end_s
