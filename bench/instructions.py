@@ -72,7 +72,8 @@ def instructions(tree: Path) -> dict:
     """Return instructions per request by shape, of Produce and of Fetch."""
     figures = {}
     with tempfile.TemporaryDirectory(prefix="counted-") as folder:
-        with CountedBroker(Path(folder) / "data", tree) as broker:
+        broker = CountedBroker(Path(folder) / "data", tree)
+        with broker:
             for number, (shape, (records, in_flight, idempotent)) in enumerate(SHAPES.items()):
                 topic = f"t{number}"
                 loads.create_topic(broker, topic, 1)
