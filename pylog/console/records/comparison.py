@@ -1,4 +1,4 @@
-"""Compares records with a filter, also after decoding: what native code cannot decide alone.
+"""Compares records with a filter, also after decoding, where native code cannot decide.
 
 Owns: nothing.
 Invariants: native code rejects only records that cannot match after decoding; a decoded value is
@@ -81,7 +81,7 @@ class Comparison:
 
 
 def _bytes(text: str) -> bytes:
-    """Return what is compared: JSON, but a text without quotes."""
+    """Return the bytes to compare: JSON, but a text without quotes."""
     if text.startswith('"'):
         return str(json.loads(text)).encode(errors="replace")
     return text.encode(errors="replace")

@@ -30,7 +30,7 @@ def descriptor_of(text: str, name: str) -> Any:
 
     try:
         parsed = Parser().parse(text)
-    except Exception as failure:  # The parser raises exceptions of its own and of its grammar.
+    except Exception as failure:  # The parser and its grammar raise different ones.
         raise ValueError(f"not a .proto file: {failure}") from failure
     if parsed.edition:
         raise ValueError(f"edition {parsed.edition} of Protobuf: only {PROTO2} and {PROTO3} are "
@@ -63,7 +63,7 @@ class _Reader:
     def message(self, given: Any, made: Any) -> None:
         ast = self._ast
         made.name = given.name
-        optional: list[Any] = []  # proto3: each has a oneof of its own, after all others.
+        optional: list[Any] = []  # proto3: each gets a separate oneof, after all others.
         for element in given.elements:
             if isinstance(element, ast.Field):
                 field = self._field(element, made)
@@ -130,7 +130,7 @@ def _label(cardinality: Any) -> int:
 
 
 def _set_type(field: Any, kind: str) -> None:
-    """Set the type. A message and an enum are told apart by the descriptor pool."""
+    """Set the type. The descriptor pool finds out whether a name is a message or an enum."""
     number = SCALARS.get(kind)
     if number is not None:
         field.type = number

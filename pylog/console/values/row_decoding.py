@@ -38,7 +38,7 @@ class Decoded(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """Where a value names its schema. data: what comes after that."""
+    """A value with the schema that it names. data: the bytes after that name."""
 
     schema: Key
     data: bytes

@@ -3,7 +3,7 @@
 Owns: nothing.
 Invariants: an abort fences the producer, and needs the typed id; a marker is written only for a
   transaction that no coordinator lists as open, that has not written for HANGING_MS_MIN, and that
-  is still the one that the page showed.
+  the page showed in the same state.
 Source: KIP-664 (hanging transactions); kafka-transactions.
 """
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
           "Dead", "PrepareEpochFence")
-# Kafka's largest transaction timeout and some time for its end, as in kafka-transactions. For users
-# who may not see all transactional ids, open transactions are missing from the coordinators' list.
+# Kafka's largest transaction timeout and some time for its end, as in kafka-transactions. Without
+# DESCRIBE on all transactional ids, a user's list of open transactions is incomplete.
 HANGING_MS_MIN = 20 * 60_000
 PARTITIONS_MAX = 200  # Of one topic or transaction: each costs a request.
 AT_ONCE = 8

@@ -83,3 +83,19 @@ def test_a_decoded_value_has_a_largest_size(process):
     [found] = process.run([(DECODE, key, data, ())], {})
     assert "as JSON, more than" in found.error
     assert process.run([(DECODE, key, b"\x81\xa1a\x01", ())], {})[0].data == b'{"a": 1}'
+
+
+def test_a_missing_library_is_named_with_the_command_that_installs_it(monkeypatch):
+    blocked = ("fastavro", "google.protobuf.message", "msgspec")
+    monkeypatch.setattr(decoder_process, "COMMAND", (
+        "-c", f"import sys; sys.modules.update(dict.fromkeys({blocked}))\n"
+        "from pylog.console.values import decoder; decoder.main()"))
+    bundles = {**BUNDLES, 5: Bundle(Schema('syntax = "proto3";', "PROTOBUF"), {})}
+    one = DecoderProcess(time.monotonic)
+    try:
+        avro, proto, packed = one.run(jobs((1, b"\2"), (5, b""), ("msgpack", b"\1")), bundles)
+    finally:
+        one.close()
+    assert "fastavro" in avro.error and "pip install 'pylog-broker[avro]'" in avro.error
+    for found in (proto, packed):
+        assert "pip install 'pylog-broker[schemas]'" in found.error
