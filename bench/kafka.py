@@ -2,7 +2,8 @@
 
 Owns: the folder `kafka/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
 Invariants: no file of Kafka enters the checkout's tracked files; the broker listens on loopback
-  only; concurrent callers resolve the jars once.
+  only; concurrent callers resolve the jars once; checkouts with other versions of Kafka keep their
+  jars.
 Source: kafka-pom.xml names the versions; the JVM options are those of Kafka's own start script.
 """
 
@@ -71,8 +72,9 @@ def _resolve() -> Path:
     concurrent callers resolve once.
     """
     root = cache_dir()
-    lib = root / "lib"
-    stamp = root / "resolved"
+    version = kafka_version()
+    lib = root / f"lib-{version}"
+    stamp = root / f"resolved-{version}"
     digest = hashlib.sha256(POM.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == digest:
         return lib
@@ -105,7 +107,7 @@ def classpath() -> str:
 
 
 def kafka_version() -> str:
-    """Return the version in kafka-pom.xml, such as 4.3.1."""
+    """Return the version in kafka-pom.xml, such as 4.4.0."""
     return POM.read_text().partition("<kafka.version>")[2].partition("<")[0]
 
 

@@ -4,7 +4,7 @@ that the active controller handles and others reject.
 Owns: nothing.
 Invariants: every api key that controller listeners advertise has a handler, except Envelope, which
   server.controller_listeners handles.
-Source: KIP-919 (requests of tools to controllers); Kafka 4.3's controller listener.
+Source: KIP-919 (requests of tools to controllers); Kafka 4.4's controller listener.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def handlers(services: ApiServices, observers: Any) -> dict[int, Handler]:
     decider: Any = broker_to_controller.LocalController(metadata_service)
     found: dict[int, Handler] = {}
     for family in (
-            versions.VersionsApi(metadata_service, api.OF_CONTROLLER, True).handlers(),
+            versions.VersionsApi(metadata_service, api.OF_CONTROLLER, True, node_id,
+                                 services.is_login_in_progress).handlers(),
             topics.TopicsApi(decider, quotas, settings).handlers(),
             configs.ConfigsApi(decider, metadata_service, settings, services.registered,
                                node_id).handlers(),

@@ -37,7 +37,8 @@ OF_SHARE_GROUPS = (
     api.DELETE_SHARE_GROUP_STATE, api.READ_SHARE_GROUP_STATE_SUMMARY,
     api.DESCRIBE_SHARE_GROUP_OFFSETS, api.ALTER_SHARE_GROUP_OFFSETS,
     api.DELETE_SHARE_GROUP_OFFSETS)
-OF_STREAMS_GROUPS = (api.STREAMS_GROUP_HEARTBEAT, api.STREAMS_GROUP_DESCRIBE)
+OF_STREAMS_GROUPS = (api.STREAMS_GROUP_HEARTBEAT, api.STREAMS_GROUP_DESCRIBE,
+                     api.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE)
 
 
 def _made_later(keys: Iterable[int], make: Callable[[], dict[int, Handler]]) -> dict[int, Handler]:
@@ -100,8 +101,8 @@ def handlers(services: ApiServices) -> dict[int, Handler]:
     leaders = offsets.Leaders(metadata_service, services.logs, node_id)
     found: dict[int, Handler] = {}
     for family in (
-            versions.VersionsApi(metadata_service, api.advertised(),
-                                 metadata_service.replicates).handlers(),
+            versions.VersionsApi(metadata_service, api.advertised(), metadata_service.replicates,
+                                 node_id, services.is_login_in_progress).handlers(),
             metadata.MetadataApi(addresses, metadata_service, controller, quotas, settings,
                                  node_id, services.access).handlers(),
             topics.TopicsApi(controller, quotas, settings).handlers(),

@@ -62,3 +62,8 @@ class ApiServices(NamedTuple):
     access: Access | None = None
     repeats: Repeats | None = None
     authentication: Callable[[RequestContext], AuthenticationApi | None] = _no_sasl
+
+    def is_login_in_progress(self, context: RequestContext) -> bool:
+        """Return True after a client's SaslHandshake until it is authenticated."""
+        authentication = self.authentication(context)
+        return authentication is not None and authentication.is_login_in_progress(context)

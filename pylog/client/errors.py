@@ -240,7 +240,7 @@ _codes = {class_name(row): code for code, row in TABLE.items() if code}
 
 
 def error_class(code: int) -> type[KafkaError]:
-    """Return the class for an error code; codes unknown to Kafka 4.3 map to UNKNOWN_SERVER_ERROR.
+    """Return the class for an error code; codes unknown to Kafka 4.4 map to UNKNOWN_SERVER_ERROR.
     """
     found = _by_code.get(code)
     if found is None:

@@ -1,11 +1,11 @@
-"""Every setting of a Kafka 4.3 broker and of its topics, and pylog's own settings: one row each.
+"""Every setting of a Kafka 4.4 broker and of its topics, and pylog's own settings: one row each.
 
 Owns: the rows of topic settings, Kafka's defaults and units, and the lookup by name; the rows of
   broker settings are in kafka_settings and own_settings.
 Invariants: names are unique and sorted within a table; every default is within its own limits;
   effect `live`: pylog uses the value; effect `inert`: a Kafka setting that pylog ignores so far; a
   topic setting without its own row has the type, default and limits of its broker setting.
-Source: the ConfigDef tables inside Kafka 4.3.1's jars.
+Source: the ConfigDef tables inside Kafka 4.4.0's jars.
 
 A row: name, type, default, limits, importance, dynamic mode, effect, documentation.
   type: boolean, string, class, password, short, int, long, double, list (comma-separated words).
@@ -22,14 +22,6 @@ from .kafka_settings import BROKER, LONG_MAX
 from .own_settings import FORMER_NAMES, OWN
 
 REQUIRED = "<required>"
-
-# From a later Kafka version than kafka_settings (KIP-1191, Kafka 4.4), where groups and topics have
-# them too. Shown only if set.
-LATER = frozenset((
-    "errors.deadletterqueue.copy.record.enable",
-    "errors.deadletterqueue.group.enable",
-    "errors.deadletterqueue.topic.name",
-))
 
 # Kafka's defaults where pylog's differ. brokerd must start without any configuration, in a
 # directory that survives a reboot, and must not be reachable from other machines. One reactor
@@ -49,9 +41,18 @@ KAFKA_DEFAULTS = {
 INTERNAL = frozenset((
     "controller.performance.always.log.threshold.ms",
     "controller.performance.sample.period.ms",
+    "group.consumer.assignor.offload.enable",
     "group.consumer.regex.refresh.interval.ms",
+    "group.share.assignor.offload.enable",
+    "group.share.dlq.manager.class.name",
     "group.share.initialize.retry.interval.ms",
     "group.share.persister.class.name",
+    "group.streams.acceptable.recovery.lag",
+    "group.streams.assignor.offload.enable",
+    "group.streams.max.warmup.replicas",
+    "group.streams.min.task.offset.interval.ms",
+    "group.streams.num.warmup.replicas",
+    "group.streams.task.offset.interval.ms",
     "internal.metadata.delete.delay.millis",
     "internal.metadata.log.segment.bytes",
     "internal.metadata.max.batch.size.in.bytes",
@@ -120,6 +121,7 @@ TOPIC_DEFAULTS = (
     ("local.retention.bytes", ("log.local.retention.bytes",)),
     ("local.retention.ms", ("log.local.retention.ms",)),
     ("max.compaction.lag.ms", ("log.cleaner.max.compaction.lag.ms",)),
+    ("max.decompressed.message.bytes", ("max.decompressed.message.bytes",)),
     ("max.message.bytes", ("message.max.bytes",)),
     ("message.timestamp.after.max.ms", ("log.message.timestamp.after.max.ms",)),
     ("message.timestamp.before.max.ms", ("log.message.timestamp.before.max.ms",)),
@@ -128,6 +130,8 @@ TOPIC_DEFAULTS = (
     ("min.compaction.lag.ms", ("log.cleaner.min.compaction.lag.ms",)),
     ("min.insync.replicas", ("min.insync.replicas",)),
     ("preallocate", ("log.preallocate",)),
+    ("remote.copy.lag.bytes", ("log.remote.copy.lag.bytes",)),
+    ("remote.copy.lag.ms", ("log.remote.copy.lag.ms",)),
     ("remote.log.copy.disable", ()),
     ("remote.log.delete.on.disable", ()),
     ("remote.storage.enable", ()),
@@ -265,7 +269,7 @@ def is_shown(name: str) -> bool:
     """Return True if a topic or group setting is listed even if it is not set. Kafka does not list
     its internal test settings.
     """
-    return not name.startswith("internal.") and name not in LATER
+    return name not in INTERNAL
 
 
 def rate_names() -> list[str]:

@@ -3,7 +3,7 @@
 Owns: nothing; config.settings has the current layers.
 Invariants: a setting of this broker overrides the cluster's, which overrides the file's; a layer
   that sets one name of a family hides the whole family in lower layers.
-Source: KIP-226; families and checks as observed on Kafka 4.3.
+Source: KIP-226; families and checks as observed on Kafka 4.4.
 """
 
 import re
@@ -120,6 +120,9 @@ def check(texts: dict[str, str], per_broker: bool, settings) -> None:
     # In prefixes, Kafka accepts listener names in lower case only.
     served = {listener.name.lower() for listener in settings.listeners}
     for name, value in check_layer(texts, per_broker).items():
+        if isinstance(value, tuple) and values.has_repetitions(texts[name]):
+            raise ConfigError(f"Invalid value {texts[name]} for configuration {name}: "
+                              "the list contains an entry twice.")
         listener, base = listener_of(name), base_name(name)
         if listener is not None and listener not in served:
             continue

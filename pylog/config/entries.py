@@ -3,7 +3,7 @@
 Owns: nothing.
 Invariants: the value of a password or of a setting of unknown type is never shown; synonyms are
   ordered by precedence, and the first is the source.
-Source: KIP-133, KIP-226, KIP-569; orders and omissions as in Kafka 4.3.
+Source: KIP-133, KIP-226, KIP-569; orders and omissions as in Kafka 4.4.
 """
 
 from collections import namedtuple
@@ -71,7 +71,8 @@ def of_group(settings, own: dict, wanted=None) -> list[Entry]:
     own = groups.usable(own)
     effective = groups.group_config(own, settings)
     found = []
-    names = [name for name in groups.names() if name in own or catalogue.is_shown(name)]
+    names = [name for name in groups.names()
+             if name in own or catalogue.is_shown(groups.SYNONYMS.get(name, name))]
     for name in _chosen(names, wanted):
         setting = groups.group(name)
         below = broker_synonyms(settings, setting.synonyms[0]) if setting.synonyms else \

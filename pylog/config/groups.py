@@ -3,7 +3,8 @@
 Owns: the names, and the rows of settings without a broker setting.
 Invariants: a group setting has the type, default and limits of its broker setting, if it has one; a
   value is within the bounds of the broker's settings.
-Source: KIP-848, KIP-932, KIP-1071 (groups), KIP-714 (subscriptions); Kafka's checks, as observed.
+Source: KIP-848, KIP-932, KIP-1071, KIP-1357 (groups), KIP-714 (subscriptions); Kafka's
+  checks, as observed.
 """
 
 import re
@@ -14,20 +15,29 @@ from .errors import ConfigError, nearest
 # Group setting -> the broker setting that provides its default.
 SYNONYMS = {
     "consumer.assignment.interval.ms": "group.consumer.assignment.interval.ms",
+    "consumer.assignor.offload.enable": "group.consumer.assignor.offload.enable",
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
     "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
     "share.assignment.interval.ms": "group.share.assignment.interval.ms",
+    "share.assignor.offload.enable": "group.share.assignor.offload.enable",
     "share.delivery.count.limit": "group.share.delivery.count.limit",
     "share.heartbeat.interval.ms": "group.share.heartbeat.interval.ms",
     "share.partition.max.record.locks": "group.share.partition.max.record.locks",
     "share.record.lock.duration.ms": "group.share.record.lock.duration.ms",
     "share.session.timeout.ms": "group.share.session.timeout.ms",
+    "streams.acceptable.recovery.lag": "group.streams.acceptable.recovery.lag",
     "streams.assignment.interval.ms": "group.streams.assignment.interval.ms",
+    "streams.assignor.name": "group.streams.assignors",
+    "streams.assignor.offload.enable": "group.streams.assignor.offload.enable",
     "streams.heartbeat.interval.ms": "group.streams.heartbeat.interval.ms",
     "streams.initial.rebalance.delay.ms": "group.streams.initial.rebalance.delay.ms",
     "streams.num.standby.replicas": "group.streams.num.standby.replicas",
+    "streams.num.warmup.replicas": "group.streams.num.warmup.replicas",
+    "streams.rack.aware.assignment.tags": "group.streams.rack.aware.assignment.tags",
     "streams.session.timeout.ms": "group.streams.session.timeout.ms",
+    "streams.task.offset.interval.ms": "group.streams.task.offset.interval.ms",
 }
+ASSIGNOR = "streams.assignor.name"
 OWN = (
     ("errors.deadletterqueue.copy.record.enable", "boolean", False, "", "medium", "", "live",
      "Dead letters of a share group carry the record's key, value and headers."),
@@ -72,8 +82,10 @@ BOUNDS = {
     "streams.heartbeat.interval.ms": ("group.streams.min.heartbeat.interval.ms",
                                       "group.streams.max.heartbeat.interval.ms"),
     "streams.num.standby.replicas": ("", "group.streams.max.standby.replicas"),
+    "streams.num.warmup.replicas": ("", "group.streams.max.warmup.replicas"),
     "streams.session.timeout.ms": ("group.streams.min.session.timeout.ms",
                                    "group.streams.max.session.timeout.ms"),
+    "streams.task.offset.interval.ms": ("group.streams.min.task.offset.interval.ms", ""),
 }
 # An assignment interval is checked against its bounds only if the group sets it.
 BOUND_WHEN_SET = frozenset(name for name in SYNONYMS if name.endswith(".assignment.interval.ms"))
@@ -103,6 +115,9 @@ def group(name: str):
     if name in _OWN:
         return catalogue.Setting(_OWN[name])
     row = catalogue.broker(SYNONYMS[name])
+    if name == ASSIGNOR:  # One of the broker's; the first is the default.
+        return catalogue.Setting((name, "string", row.default[0], "", row.importance, "",
+                                  row.effect, "Assignor of a streams group."), (row.name,))
     return catalogue.Setting((name, row.type, row.default, row.limits, row.importance, "",
                               row.effect, row.doc), (row.name,))
 
@@ -116,6 +131,7 @@ def group_config(configs: dict[str, str], settings) -> dict[str, values.Value]:
     """Return all effective settings of a group with overrides `configs` (names and texts)."""
     effective = {name: settings[SYNONYMS[name]] if name in SYNONYMS else group(name).default
                  for name in names()}
+    effective[ASSIGNOR] = settings[SYNONYMS[ASSIGNOR]][0]
     for name, text in configs.items():
         effective[name] = values.parse(group(name), text)
     return effective
@@ -143,14 +159,23 @@ def validate_group_configs(configs: dict[str, str], settings) -> None:
     for name, (low, high) in BOUNDS.items():
         if name in BOUND_WHEN_SET and name not in configs:
             continue
-        if low and effective[name] < settings[low]:
-            raise ConfigError(f"{name} must be greater than or equal to {low}")
-        if high and effective[name] > settings[high]:
-            raise ConfigError(f"{name} must be less than or equal to {high}")
+        is_low = low and effective[name] < settings[low]
+        is_high = high and effective[name] > settings[high]
+        if low and high and (is_low or is_high):
+            raise ConfigError(f"{name} must be in the range {settings[low]} to {settings[high]} "
+                              "inclusive.")
+        if is_low:
+            raise ConfigError(f"{name} must be greater than or equal to {settings[low]}")
+        if is_high:
+            raise ConfigError(f"{name} must be less than or equal to {settings[high]}")
     for kind in KINDS:
         heartbeat, session = f"{kind}.heartbeat.interval.ms", f"{kind}.session.timeout.ms"
         if effective[session] <= effective[heartbeat]:
             raise ConfigError(f"{session} must be greater than {heartbeat}")
+    assignors = settings[SYNONYMS[ASSIGNOR]]
+    if effective[ASSIGNOR] not in assignors:
+        raise ConfigError(f"{ASSIGNOR} '{effective[ASSIGNOR]}' is not a registered task assignor. "
+                          f"Registered assignors are: [{', '.join(assignors)}].")
     reset = effective["share.auto.offset.reset"]
     if reset not in ("latest", "earliest") and not _DURATION.fullmatch(reset):
         name = "share.auto.offset.reset"

@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Invariants: a combination that Kafka rejects is rejected here, with the same error text.
-Source: the checks between settings of Kafka 4.3, as observed.
+Source: the checks between settings of Kafka 4.4, as observed.
 """
 
 import operator
@@ -83,6 +83,19 @@ def check_change(settings) -> None:
         if value > limit:
             raise ConfigError(f"Invalid value {value} for configuration {local}: Value must not "
                               f"be more than {whole} property value: {limit}")
+    _check_copy_lags(settings)
+
+
+def _check_copy_lags(settings) -> None:
+    for lag, local, limit in (
+            ("log.remote.copy.lag.ms", "log.local.retention.ms",
+             settings.topic_defaults()["retention.ms"]),
+            ("log.remote.copy.lag.bytes", "log.local.retention.bytes",
+             settings["log.retention.bytes"])):
+        most = limit if settings[local] == -2 else settings[local]
+        if 0 <= most < settings[lag]:
+            raise ConfigError(f"Invalid value {settings[lag]} for configuration {lag}: Value must "
+                              f"not exceed {local} (effective value: {most})")
 
 
 def _check_times(settings) -> None:

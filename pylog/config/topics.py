@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Invariants: topic_config can apply everything that validate_topic_configs accepts.
-Source: Kafka's topic settings and the checks between them, as observed on Kafka 4.3.
+Source: Kafka's topic settings and the checks between them, as observed on Kafka 4.4.
 """
 
 from . import catalogue, values

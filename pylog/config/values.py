@@ -9,6 +9,9 @@ Source: the meaning of org.apache.kafka.common.config.ConfigDef's types, as obse
 from .catalogue import Setting
 from .errors import ConfigError
 
+# Lists without repetitions. Of other lists, only a change at run time rejects them.
+UNIQUE_LISTS = frozenset((
+    "group.streams.rack.aware.assignment.tags", "streams.rack.aware.assignment.tags"))
 _BITS = {"short": 16, "int": 32, "long": 64}
 _DIGITS = frozenset("0123456789")
 _HUGE = float("inf")
@@ -158,10 +161,18 @@ def _words(setting: Setting, text: str) -> tuple[str, ...]:
     """Return the words of a list without repetitions, as Kafka does."""
     if not text:
         return ()
+    if setting.name in UNIQUE_LISTS and has_repetitions(text):
+        raise ConfigError(f"{setting.name} must not contain duplicate tag keys.")
     words = dict.fromkeys(word.strip() for word in text.split(","))
     if "" in words:
         raise ConfigError(f"Configuration '{setting.name}' values must not be empty.")
     return tuple(words)
+
+
+def has_repetitions(text: str) -> bool:
+    """Return True if a list contains an entry twice."""
+    words = [word.strip() for word in text.split(",")]
+    return len(set(words)) < len(words)
 
 
 def _refused(setting: Setting, text: str, why: str) -> ConfigError:

@@ -3,7 +3,7 @@
 Owns: the served set.
 Invariants: every range is within the message's versions in the tables, or below them if
   ADVERTISED_LOWER contains the key; unstable versions are not served.
-Source: Apache Kafka 4.3's broker and controller listeners; KAFKA-18659 for Produce.
+Source: Apache Kafka 4.4's broker and controller listeners; KAFKA-18659 for Produce.
 """
 
 PRODUCE = 0
@@ -87,6 +87,8 @@ STREAMS_GROUP_DESCRIBE = 89
 DESCRIBE_SHARE_GROUP_OFFSETS = 90
 ALTER_SHARE_GROUP_OFFSETS = 91
 DELETE_SHARE_GROUP_OFFSETS = 92
+STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = 93
+UNREGISTER_CONTROLLER = 94
 
 # Api key -> (lowest, highest) supported version.
 SERVED: dict[int, tuple[int, int]] = {
@@ -104,7 +106,7 @@ SERVED: dict[int, tuple[int, int]] = {
     DESCRIBE_GROUPS: (0, 6),
     LIST_GROUPS: (0, 5),
     SASL_HANDSHAKE: (0, 1),
-    API_VERSIONS: (0, 4),
+    API_VERSIONS: (0, 5),
     CREATE_TOPICS: (2, 7),
     DELETE_TOPICS: (1, 6),
     DELETE_RECORDS: (0, 2),
@@ -114,7 +116,7 @@ SERVED: dict[int, tuple[int, int]] = {
     ADD_OFFSETS_TO_TXN: (0, 4),
     END_TXN: (0, 5),
     WRITE_TXN_MARKERS: (1, 2),
-    TXN_OFFSET_COMMIT: (0, 5),
+    TXN_OFFSET_COMMIT: (0, 6),
     DESCRIBE_ACLS: (1, 3),
     CREATE_ACLS: (1, 3),
     DELETE_ACLS: (1, 3),
@@ -128,7 +130,7 @@ SERVED: dict[int, tuple[int, int]] = {
     RENEW_DELEGATION_TOKEN: (1, 2),
     EXPIRE_DELEGATION_TOKEN: (1, 2),
     DESCRIBE_DELEGATION_TOKEN: (1, 3),
-    DELETE_GROUPS: (0, 2),
+    DELETE_GROUPS: (0, 3),
     ELECT_LEADERS: (0, 2),
     INCREMENTAL_ALTER_CONFIGS: (0, 1),
     ALTER_PARTITION_REASSIGNMENTS: (0, 1),
@@ -159,11 +161,13 @@ SERVED: dict[int, tuple[int, int]] = {
     WRITE_SHARE_GROUP_STATE: (0, 1),
     DELETE_SHARE_GROUP_STATE: (0, 0),
     READ_SHARE_GROUP_STATE_SUMMARY: (0, 1),
-    STREAMS_GROUP_HEARTBEAT: (0, 0),
-    STREAMS_GROUP_DESCRIBE: (0, 0),
+    STREAMS_GROUP_HEARTBEAT: (0, 1),
+    STREAMS_GROUP_DESCRIBE: (0, 1),
     DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1),
     ALTER_SHARE_GROUP_OFFSETS: (0, 0),
     DELETE_SHARE_GROUP_OFFSETS: (0, 0),
+    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: (0, 0),
+    UNREGISTER_CONTROLLER: (0, 0),
 }
 
 # The api keys of controller listeners, including shared ones.
@@ -174,6 +178,7 @@ OF_CONTROLLER: dict[int, tuple[int, int]] = {
     BROKER_REGISTRATION: (0, 4),
     BROKER_HEARTBEAT: (0, 2),
     UNREGISTER_BROKER: (0, 0),
+    UNREGISTER_CONTROLLER: (0, 0),
     ALLOCATE_PRODUCER_IDS: (0, 0),
     ASSIGN_REPLICAS_TO_DIRS: (0, 0),
     **{key: SERVED[key] for key in (

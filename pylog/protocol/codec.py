@@ -124,7 +124,7 @@ def decode_request_header(frame: Bytes) -> tuple[int, int, int, str | None, int]
     """Return (api key, version, correlation id, client id, offset of the body) of a frame without
     its size.
 
-    Raises ProtocolError, also for an api key without a request in Kafka 4.3. Does not check the
+    Raises ProtocolError, also for an api key without a request in Kafka 4.4. Does not check the
     version: ApiVersions must be answered in any version.
     """
     return request_header(frame, _flexible_from or _read_flexible())

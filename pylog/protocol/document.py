@@ -15,7 +15,7 @@ _INTRODUCTION = """\
 
 Generated from `pylog/protocol` by `make docs`; do not edit.
 
-brokerd speaks Apache Kafka 4.3's wire protocol. The codec knows every message of it; a request
+brokerd speaks Apache Kafka 4.4's wire protocol. The codec knows every message of it; a request
 is served when "served" names its versions, and only then does ApiVersions advertise it. Produce is
 advertised from version 0 on, as Kafka does for old clients, and refused below 3.
 
@@ -67,7 +67,7 @@ def _requests() -> str:
             key, table.name.removesuffix("Request"), _versions(stable), _flexible(table), served,
             ", ".join(table.listeners), f"`{table.stem}.msg`",
         ))
-    return _table("key | API | Kafka 4.3 | flexible | served | listeners | table", rows)
+    return _table("key | API | Kafka 4.4 | flexible | served | listeners | table", rows)
 
 
 def _records() -> str:

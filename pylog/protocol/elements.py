@@ -4,7 +4,7 @@ Owns: the table of elements.
 Invariants: every array that may have thousands of elements is in the table; a request can be split
   into chunks, whose responses together equal the response to the whole request; a repeated element
   is dropped or rejected, and never gets its own response.
-Source: KafkaApis of Kafka 4.3, for repeated elements.
+Source: KafkaApis of Kafka 4.4, for repeated elements.
 
 A path lists the arrays from the message down, each with a colon and the fields that identify its
 elements. Of several paths, the path whose first array exists in the version applies.
@@ -81,7 +81,7 @@ ELEMENTS: dict[int, Elements] = {
     # A request's changes of a transaction are all or nothing.
     api.ADD_PARTITIONS_TO_TXN: _row("", "results_by_topic_v3_and_below:name results_by_partition"),
     api.WRITE_TXN_MARKERS: _row("", "markers:producer_id topics:name partitions"),
-    api.TXN_OFFSET_COMMIT: _row("", "topics:name partitions"),
+    api.TXN_OFFSET_COMMIT: _row("", "topics:name,topic_id partitions"),
     api.DESCRIBE_ACLS: _row("", "resources:resource_type,resource_name,pattern_type acls"),
     api.CREATE_ACLS: _row("creations", "results", KEEP, SLICE_ELEMENTS_CHANGES, FEW_MAX),
     api.DELETE_ACLS: _row("filters", "filter_results", KEEP, SLICE_ELEMENTS_COSTLY, FEW_MAX),

@@ -1,8 +1,8 @@
 """Kafka's error codes, and the exceptions of the protocol layer.
 
 Owns: the error table. A code is an int with a name, a message, and a flag for retriable errors.
-Invariants: codes are Kafka 4.3's, each once; `ErrorCode.X == n` for the plain number n.
-Source: the error table of Apache Kafka 4.3.0 (codes, names, retriable flags; the messages are
+Invariants: codes are Kafka 4.4's, each once; `ErrorCode.X == n` for the plain number n.
+Source: the error table of Apache Kafka 4.4.0 (codes, names, retriable flags; the messages are
   ours).
 """
 
@@ -194,10 +194,14 @@ class ErrorCode:
     STREAMS_INVALID_TOPOLOGY_EPOCH = Error(131, "The topology's epoch is not valid.")
     STREAMS_TOPOLOGY_FENCED = Error(132, "The topology's epoch is out of date.")
     SHARE_SESSION_LIMIT_REACHED = Error(133, "There are too many share sessions.", RETRY)
+    GROUP_DELETION_FAILED = Error(134, "The group could not be deleted.")
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = Error(
+        135, "The description of the topology could not be stored.")
+    CONTROLLER_ID_NOT_REGISTERED = Error(136, "The controller id is not registered.")
 
     @staticmethod
     def of(code: int) -> Error:
-        """Return the row of a code. Raises KeyError if Kafka 4.3 does not have it."""
+        """Return the row of a code. Raises KeyError if Kafka 4.4 does not have it."""
         return TABLE[code]
 
 

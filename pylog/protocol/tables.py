@@ -1,10 +1,10 @@
-"""The message tables: all messages of Kafka 4.3, read from `schemas/*.msg` on first use.
+"""The message tables: all messages of Kafka 4.4, read from `schemas/*.msg` on first use.
 
 Owns: the parsed form of a message. The codec defines its meaning on the wire.
 Invariants: a message is parsed on first use, never at import; message names are unique over all
   files, and struct names within their message; an inner field's range is within the range of the
   field that contains it.
-Source: the schemas inside Kafka 4.3.0's jars; a test compares each of them with these tables.
+Source: the schemas inside Kafka 4.4.0's jars; a test compares each of them with these tables.
 
 Grammar. A file contains messages, separated by empty lines. A message is a head line followed by
 one line for each field. Indentation (two spaces per level) shows what a line belongs to.

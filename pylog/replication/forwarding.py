@@ -3,7 +3,7 @@
 Owns: nothing.
 Invariants: the controller's response is returned byte for byte; every request that changes the
   cluster's state is forwarded, and requests about local state are answered here.
-Source: KIP-590 (Envelope); the list of requests from Kafka 4.3's KafkaApis.
+Source: KIP-590 (Envelope); the list of requests from Kafka 4.4's KafkaApis.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FORWARDED = frozenset((
     api.CREATE_TOPICS, api.DELETE_TOPICS, api.CREATE_PARTITIONS, api.ALTER_CONFIGS,
     api.INCREMENTAL_ALTER_CONFIGS, api.ELECT_LEADERS, api.ALTER_PARTITION_REASSIGNMENTS,
     api.LIST_PARTITION_REASSIGNMENTS, api.ALTER_CLIENT_QUOTAS, api.DESCRIBE_QUORUM,
-    api.UPDATE_FEATURES, api.UNREGISTER_BROKER, api.REMOVE_RAFT_VOTER, api.CREATE_ACLS,
-    api.DELETE_ACLS,
+    api.UPDATE_FEATURES, api.UNREGISTER_BROKER, api.UNREGISTER_CONTROLLER,
+    api.REMOVE_RAFT_VOTER, api.CREATE_ACLS, api.DELETE_ACLS,
     api.ALTER_USER_SCRAM_CREDENTIALS))
 # Config resources that this broker must check itself, because a remote controller cannot.
 OWN_RESOURCES = frozenset((4, 8))  # broker, broker logger

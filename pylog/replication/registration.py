@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Invariants: each feature is sent with the levels that this version supports.
-Source: KIP-631, KIP-584; the rejections of Kafka 4.3's ClusterControlManager.
+Source: KIP-631, KIP-584; the rejections of Kafka 4.4's ClusterControlManager.
 """
 
 from pylog.metadata.image.feature_levels import CLUSTER_FEATURES

@@ -15,7 +15,7 @@ def ask(version, **fields):
     return with_broker(scenario)
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_served_apis_are_advertised_with_their_versions(version):
     answer = ask(version, client_software_name="test", client_software_version="1.0")
     ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
@@ -52,9 +52,20 @@ def test_software_names_with_other_characters_are_rejected(name, version):
     assert answer.error_code == 42 and not answer.api_keys
 
 
+@pytest.mark.parametrize(("cluster", "node", "error"), [
+    (None, -1, 0), (True, 1, 0), (True, 2, 129), ("other", 1, 129), (None, 1, 42), (True, -1, 42)])
+def test_request_for_another_node_or_cluster_is_rejected(cluster, node, error):
+    async def scenario(broker):
+        return await broker.ask(api.API_VERSIONS, 5, NEW(
+            client_software_name="test", client_software_version="1.0", node_id=node,
+            cluster_id=broker.cluster_id if cluster is True else cluster))
+    answer = with_broker(scenario)
+    assert answer.error_code == error and bool(answer.api_keys) == (error == 0)
+
+
 def test_unknown_api_versions_version_gets_error_35_and_the_supported_range():
     context = RequestContext(token=1, api_key=api.API_VERSIONS, api_version=99)
     answer = Broker().handlers()[api.API_VERSIONS](context, None)
     assert not asyncio.iscoroutine(answer)
     assert answer.error_code == 35
-    assert [(e.api_key, e.min_version, e.max_version) for e in answer.api_keys] == [(18, 0, 4)]
+    assert [(e.api_key, e.min_version, e.max_version) for e in answer.api_keys] == [(18, 0, 5)]

@@ -4,13 +4,14 @@ import re
 
 import pytest
 
+from bench.kafka import kafka_version
 from tests.wire import raw
 from tests.wire.talk import append, create_topic, unique
 
 pytestmark = pytest.mark.timeout(300)
 java = pytest.mark.kafka
 TOPICS = "org.apache.kafka.tools.TopicCommand"
-CONFIGS = "kafka.admin.ConfigCommand"
+CONFIGS = "org.apache.kafka.tools.ConfigCommand"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
@@ -139,6 +140,13 @@ def test_kafka_features_describes_the_metadata_version(target):
                      # Kafka 4.3's tool has no name for the level of 4.4.
                      r"SupportedMaxVersion: (?:4\.4-IV2|UNKNOWN 33)\s+"
                      r"FinalizedVersionLevel: (?:4\.4-IV2|UNKNOWN 33)", told), told
+
+
+@java
+def test_kafka_features_upgrades_to_a_release(target):
+    release = ".".join(kafka_version().split(".")[:2])
+    told = _tool(target, FEATURES, "upgrade", "--release-version", release)
+    assert re.search(r"kraft\.version was upgraded to ", told), told
 
 
 @java

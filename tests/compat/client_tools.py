@@ -22,7 +22,7 @@ from tests.compat import flows, secured_tools, streams_tools
 TOOL = "org.apache.kafka.tools."
 CLASSES = {
     "kafka-topics": TOOL + "TopicCommand",
-    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-configs": "org.apache.kafka.tools.ConfigCommand",
     "kafka-consumer-groups": TOOL + "consumer.group.ConsumerGroupCommand",
     "kafka-groups": TOOL + "GroupsCommand",
     "kafka-get-offsets": TOOL + "GetOffsetShell",

@@ -8,7 +8,7 @@ import re
 
 CLASSES = {
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
-    "kafka-configs, users": "kafka.admin.ConfigCommand",
+    "kafka-configs, users": "org.apache.kafka.tools.ConfigCommand",
     "kafka-delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
     "kafka-topics, --command-config": "org.apache.kafka.tools.TopicCommand",
 }

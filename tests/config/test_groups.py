@@ -3,7 +3,7 @@
 import pytest
 
 from pylog.config import ConfigError, Settings
-from pylog.config.groups import validate_group_configs
+from pylog.config.groups import BOUNDS, group_config, validate_group_configs
 
 
 @pytest.mark.parametrize(("bound", "value", "name", "inside", "outside"), [
@@ -34,6 +34,28 @@ def test_group_setting_is_limited_by_its_broker_setting(bound, value, name, insi
     own = {} if base == name else {f"group.{name}": "1000"}  # Within the bounds itself.
     settings = Settings({**own, bound: str(value)})
     validate_group_configs({name: str(inside)}, settings)
-    relation = "greater" if ".min." in bound else "less"
-    with pytest.raises(ConfigError, match=f"^{name} must be {relation} than or equal to {bound}$"):
+    low, high = BOUNDS[name]
+    text = f"in the range {settings[low]} to {settings[high]} inclusive." if low and high \
+        else f"less than or equal to {settings[high]}"
+    with pytest.raises(ConfigError, match=f"^{name} must be {text}$"):
         validate_group_configs({name: str(outside)}, settings)
+
+
+def test_task_offset_interval_has_a_minimum():
+    settings = Settings({"group.streams.min.task.offset.interval.ms": "20000"})
+    validate_group_configs({"streams.task.offset.interval.ms": "20000"}, settings)
+    with pytest.raises(ConfigError, match="greater than or equal to 20000"):
+        validate_group_configs({"streams.task.offset.interval.ms": "19999"}, settings)
+
+
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("streams.assignor.name", "no-such", "is not a registered task assignor"),
+    ("streams.rack.aware.assignment.tags", "zone,zone", "must not contain duplicate tag keys"),
+])
+def test_invalid_setting_of_a_streams_group_is_rejected(name, text, words):
+    with pytest.raises(ConfigError, match=words):
+        validate_group_configs({name: text}, Settings())
+
+
+def test_assignor_of_a_streams_group_is_by_default_the_brokers_first():
+    assert group_config({}, Settings())["streams.assignor.name"] == "sticky"

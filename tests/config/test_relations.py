@@ -29,6 +29,26 @@ def test_settings_that_lock_out_or_stop_are_rejected_at_start_and_at_run_time(na
             Settings().check_dynamic({name: text}, per_broker)
 
 
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("log.cleanup.policy", "compact,compact", "an entry twice"),
+    ("ssl.cipher.suites", "x,x", "an entry twice"),
+    ("log.remote.copy.lag.ms", "604800001",
+     "Value must not exceed log.local.retention.ms .effective value: 604800000"),
+])
+def test_value_that_only_a_change_rejects(name, text, words):
+    Settings({name: text})
+    with pytest.raises(ConfigError, match=words):
+        Settings().check_dynamic({name: text}, True)
+
+
+def test_copy_lag_is_limited_by_local_retention():
+    settings = Settings({"log.local.retention.bytes": "5"})
+    settings.check_dynamic({"log.remote.copy.lag.bytes": "5"}, False)
+    with pytest.raises(ConfigError, match="log.local.retention.bytes .effective value: 5"):
+        settings.check_dynamic({"log.remote.copy.lag.bytes": "6"}, False)
+    Settings().check_dynamic({"log.remote.copy.lag.bytes": "6"}, False)
+
+
 def test_connection_limit_of_zero_requires_address_overrides():
     both = {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "10.0.0.1:5"}
     assert Settings(both).connection_limits == {"10.0.0.1": 5}

@@ -14,7 +14,7 @@ from pylog.coordinator.groups.state.modern_group import STABLE
 from pylog.coordinator.groups.consumer import target_assignment
 from pylog.coordinator.groups.streams import heartbeat as streams_heartbeat
 from pylog.coordinator.groups.shard import GroupShard
-from pylog.coordinator.groups.state.group_config import ConsumerLimits, Limits
+from pylog.coordinator.groups.state.group_config import DEFAULTS, ConsumerLimits, Limits
 from pylog.coordinator.groups.streams.group import StreamsGroup
 from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import messages
@@ -22,12 +22,12 @@ from tests.coordinator.world import Clock
 
 GROUP = "g"
 SESSION_MS, BEAT_MS, REBALANCE_MS, DELAY_MS = 300, 20, 400, 60
-SETTINGS = {"group.streams.session.timeout.ms": SESSION_MS,
+SETTINGS = {**DEFAULTS, "group.streams.session.timeout.ms": SESSION_MS,
             "group.streams.heartbeat.interval.ms": BEAT_MS,
             "group.streams.initial.rebalance.delay.ms": DELAY_MS,
-            "group.streams.assignment.interval.ms": 5,
-            "group.streams.num.standby.replicas": 0}
-FENCED, UNKNOWN, NO_GROUP = 110, 25, 69
+            "group.streams.assignment.interval.ms": 5}
+FENCED, UNKNOWN, NO_GROUP, FENCED_INSTANCE, UNRELEASED_INSTANCE = 110, 25, 69, 82, 111
+LEAVE, LEAVE_STATIC = -1, -2
 CLIENT = streams_heartbeat.Client("c", "/h")
 SOURCE, REPARTITION, CHANGELOG = "in", "app-repartition", "app-changelog"
 
@@ -103,6 +103,7 @@ class Client:
     def __init__(self, number: int, random):
         self.number = number
         self.process = f"p{random.randrange(3)}"
+        self.instance = f"i{number}" if random.random() < 0.4 else None
         self.forget()
 
     def forget(self) -> None:
@@ -220,7 +221,7 @@ class World:
     def request(self, client: Client, **fields) -> None:
         client.waiting = number = next(self.numbers)
         request = messages.StreamsGroupHeartbeatRequest(
-            group_id=GROUP, member_id=client.id, **fields)
+            group_id=GROUP, member_id=client.id, instance_id=client.instance, **fields)
         for _ in range(2 if self.random.random() < self.twice else 1):
             if self.random.random() >= self.loss:
                 self.at(self.random.randrange(8), self.deliver, client, number, request)
@@ -275,7 +276,9 @@ class World:
             return
         chance = self.random.random() if self.unquiet else 1.0
         if chance < 0.02:
-            self.request(client, member_epoch=-1)
+            # A static member may leave for a while, and return under another member id.
+            self.request(client, member_epoch=LEAVE if client.instance is None
+                         or self.random.random() < 0.3 else LEAVE_STATIC)
             client.waiting = None
             self.pause(client, 50)
         elif chance < 0.03:
@@ -307,7 +310,10 @@ class World:
         if client.waiting != number:
             return
         client.waiting = None
-        if answer.error_code in (FENCED, UNKNOWN, NO_GROUP):
+        if answer.error_code in (
+                FENCED, UNKNOWN, NO_GROUP, FENCED_INSTANCE, UNRELEASED_INSTANCE):
+            if client.instance is not None:
+                client.id = ""
             client.joined = False
         else:
             assert answer.error_code == 0, (answer.error_code, answer.error_message)

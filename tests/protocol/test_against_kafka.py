@@ -9,7 +9,7 @@ import pytest
 
 from bench.kafka import KafkaMissing, java_command
 from pylog.protocol import codec, tables
-from tests.protocol.values import LATER, every_version, random_message
+from tests.protocol.values import every_version, random_message
 
 ECHO = Path(__file__).with_name("MessageEcho.java")
 SAMPLES = 6
@@ -57,7 +57,7 @@ def echo(cases: list[tuple[str, int, bytes | None]]) -> list[bytes | None]:
 
 def versions_of_kafka() -> list[tuple[str, int]]:
     """Return (name, version) of everything that the reference has too."""
-    return [(name, version) for name, version in every_version() if name not in LATER]
+    return every_version()
 
 
 def mind_the_gap(value, name: str, struct: str | None = None) -> None:

@@ -7,7 +7,6 @@ import zipfile
 import pytest
 
 from pylog.protocol import tables
-from tests.protocol.values import LATER
 
 KINDS = {
     "request": "request", "response": "response", "header": "header", "data": "data",
@@ -42,7 +41,8 @@ def schemas(kafka_jars) -> dict[str, dict]:
                     text = re.sub(r'(?m)^\s*//.*$|//[^"\n]*$', "", archive.read(path).decode())
                     schema = json.loads(text)
                     assert schema["name"] not in found
-                    found[schema["name"]] = schema
+                    if schema["name"] != "AbortedTxn":  # An entry of .txnindex: csrc/segment.
+                        found[schema["name"]] = schema
     assert len(found) > 250
     return found
 
@@ -87,7 +87,7 @@ def found_fields(fields: list[tables.Field], valid) -> list[tuple]:
 
 
 def test_every_message_of_kafka_has_a_table_and_no_other_has(schemas):
-    assert sorted([*schemas, *LATER]) == sorted(tables.names())
+    assert sorted(schemas) == sorted(tables.names())
 
 
 def test_every_header_agrees_with_kafkas_schema(schemas):

@@ -10,9 +10,6 @@ BOUNDS = {
 }
 TEXTS = ["", "a", "topic-1", "größe", "日本語", "x" * 200, "\N{PILE OF POO}", "\0"]
 
-# Messages that the reference does not have yet: Kafka 4.4.
-LATER = {"UnregisterControllerRecord"}
-
 
 def random_message(rng, name: str, version: int, integer=None):
     """Return a message of this version. integer(rng, field, low, high) may restrict integers."""

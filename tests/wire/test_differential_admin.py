@@ -17,7 +17,6 @@ DELETE_RECORDS, DESCRIBE_CONFIGS, ALTER_CONFIGS, ALTER_LOG_DIRS, LOG_DIRS = 21, 
 CREATE_PARTITIONS, ELECT_LEADERS, INCREMENTAL, REASSIGN, REASSIGNMENTS = 37, 43, 44, 45, 46
 QUORUM, FEATURES, PRODUCERS, RESOURCES = 55, 57, 61, 74
 INVALID_REPLICATION_FACTOR = 38
-KAFKA_METADATA_VERSION = 30
 TOPIC, BROKER, LOGGER, SUBSCRIPTION, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
@@ -555,15 +554,13 @@ def test_describe_quorum_matches_kafka(kafka, target, version):
 
 
 def _features(side: Side, version: int) -> None:
-    # A new cluster of pylog has a later level than one of the Kafka that it is compared with.
-    newest = KAFKA_METADATA_VERSION if side.broker.name == "kafka" else NEWEST_VERSION
     for label, feature, level, kind in (
-            ("the same", "metadata.version", newest, 1),
-            ("above", "metadata.version", newest + 1, 1),
+            ("the same", "metadata.version", NEWEST_VERSION, 1),
+            ("above", "metadata.version", NEWEST_VERSION + 1, 1),
             ("below", "metadata.version", 6, 3), ("negative", "metadata.version", -1, 3),
             ("down without leave", "metadata.version", 8, 1), ("down", "metadata.version", 8, 2),
             ("down unsafely", "metadata.version", 8, 3),
-            ("upgrade type", "metadata.version", newest, 9),
+            ("upgrade type", "metadata.version", NEWEST_VERSION, 9),
             ("unknown", "no.such.feature", 1, 1), ("off", "metadata.version", 0, 3)):
         more = {"upgrade_type": kind} if version >= 1 else {}
         if version == 0 and kind != 1:

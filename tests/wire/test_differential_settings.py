@@ -27,8 +27,7 @@ STEPS = 40
 NOT_ASKED = {"listener.security.protocol.map", "listeners", "metric.reporters",
              "min.insync.replicas", "internal.segment.bytes", "config.providers",
              "cordoned.log.dirs", "log.flush.interval.ms",
-             "leader.replication.throttled.replicas", "follower.replication.throttled.replicas",
-             *catalogue.LATER}
+             "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 LISTENER = ("max.connections", "max.connection.creation.rate", "num.network.threads",
             "max.connections.per.ip", "ssl.keystore.type", "log.roll.ms", "connections.max.idle.ms")
 

@@ -1,6 +1,6 @@
 """Fetches that no consumer should send, one test each.
 
-The expected codes are those of Apache Kafka 4.3 unless a row states and explains a difference.
+The expected codes are those of Apache Kafka 4.4 unless a row states and explains a difference.
 """
 
 import uuid

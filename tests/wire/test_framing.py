@@ -1,6 +1,6 @@
 """Frames and headers that no client should send, one test each.
 
-The expected outcomes are those of Apache Kafka 4.3 unless a row states a difference.
+The expected outcomes are those of Apache Kafka 4.4 unless a row states a difference.
 """
 
 import os

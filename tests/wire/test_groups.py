@@ -1,6 +1,6 @@
 """Groups at the wire: the same requests to Apache Kafka and to brokerd, and hostile ones.
 
-The expected codes of the rows are those of Apache Kafka 4.3 unless a row states a difference.
+The expected codes of the rows are those of Apache Kafka 4.4 unless a row states a difference.
 """
 
 import time

@@ -2,7 +2,7 @@
 
 Owns: Kafka's defaults, for settings that a caller omits.
 Invariants: native_settings returns every name of DEFAULTS.
-Source: Kafka 4.3's topic configuration.
+Source: Kafka 4.4's topic configuration.
 """
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING would import typing: 6 ms of startup time.

@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Invariants: a response contains only names from the request and the error, no stored information.
-Source: the getErrorResponse of Kafka 4.3's requests.
+Source: the getErrorResponse of Kafka 4.4's requests.
 """
 
 from __future__ import annotations
@@ -301,9 +301,11 @@ def _committed(row: Any, error: Error) -> Any:
 
 def _committed_in_transaction(row: Any, error: Error) -> Any:
     new = messages.TxnOffsetCommitResponse
-    return new.TxnOffsetCommitResponseTopic(name=row.name, partitions=[
-        new.TxnOffsetCommitResponsePartition(
-            partition_index=cell.partition_index, error_code=error) for cell in row.partitions])
+    return new.TxnOffsetCommitResponseTopic(
+        name=row.name, topic_id=row.topic_id, partitions=[
+            new.TxnOffsetCommitResponsePartition(
+                partition_index=cell.partition_index, error_code=error)
+            for cell in row.partitions])
 
 
 def _transaction(id_: str, error: Error) -> Any:

@@ -4,7 +4,7 @@ Owns: the table of permissions.
 Invariants: APIs outside the table require CLUSTER_ACTION; a handler never receives the denied parts
   of a request, and returns no rows for them; the response about a hidden object does not depend on
   its existence.
-Source: KafkaApis and ControllerApis of Kafka 4.3, by their responses.
+Source: KafkaApis and ControllerApis of Kafka 4.4, by their responses.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ RULES: dict[int, Whole | Each] = {
     api.HEARTBEAT: Whole(READ, GROUP, "group_id"),
     api.LEAVE_GROUP: Whole(READ, GROUP, "group_id"),
     api.SYNC_GROUP: Whole(READ, GROUP, "group_id"),
+    api.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: Whole(READ, GROUP, "group_id"),
     api.DELETE_RECORDS: Each(DELETE, TOPIC, "topics", "name", "topics", _ROWS.delete_records),
     api.DESCRIBE_ACLS: Whole(DESCRIBE),
     api.CREATE_ACLS: Whole(ALTER),
@@ -91,6 +92,7 @@ RULES: dict[int, Whole | Each] = {
     api.DESCRIBE_QUORUM: Whole(DESCRIBE),
     api.UPDATE_FEATURES: Whole(ALTER),
     api.UNREGISTER_BROKER: Whole(ALTER),
+    api.UNREGISTER_CONTROLLER: Whole(ALTER),
     api.REMOVE_RAFT_VOTER: Whole(ALTER),
     api.END_TXN: Whole(WRITE, TRANSACTIONAL_ID, "transactional_id"),
     api.DESCRIBE_PRODUCERS: Each(READ, TOPIC, "topics", "name", "topics", _ROWS.producers),

@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Invariants: as in api.authorization.rules.
-Source: KafkaApis of Kafka 4.3, by its responses.
+Source: KafkaApis of Kafka 4.4, by its responses.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ AssignReplicasToDirs (73); and other families' requests that controllers serve.
 Owns: nothing.
 Invariants: a node that is not the active controller responds with NOT_CONTROLLER in the API's own
   format.
-Source: KIP-631, KIP-497, KIP-858, KIP-730, KIP-919; responses as in Kafka 4.3.
+Source: KIP-631, KIP-497, KIP-858, KIP-730, KIP-919; responses as in Kafka 4.4.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class ControllerApi:
             api.BROKER_REGISTRATION: self._decided_by("register_broker"),
             api.BROKER_HEARTBEAT: self.heartbeat,
             api.UNREGISTER_BROKER: self._decided_by("unregister"),
+            api.UNREGISTER_CONTROLLER: self._decided_by("unregister_controller"),
             api.ALTER_PARTITION: self.alter_partition,
             api.ALLOCATE_PRODUCER_IDS: self._decided_by("allocate_producer_ids"),
             api.ASSIGN_REPLICAS_TO_DIRS: self._decided_by("assign_directories"),
@@ -169,6 +170,7 @@ _REFUSALS: dict[int, Callable[[Message], Message]] = {
     api.BROKER_REGISTRATION: _whole("BrokerRegistrationResponse"),
     api.BROKER_HEARTBEAT: _whole("BrokerHeartbeatResponse"),
     api.UNREGISTER_BROKER: _whole("UnregisterBrokerResponse"),
+    api.UNREGISTER_CONTROLLER: _whole("UnregisterControllerResponse"),
     api.ALTER_PARTITION: _whole("AlterPartitionResponse"),
     api.ALLOCATE_PRODUCER_IDS: _whole("AllocateProducerIdsResponse"),
     api.ASSIGN_REPLICAS_TO_DIRS: _whole("AssignReplicasToDirsResponse"),

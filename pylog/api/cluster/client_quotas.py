@@ -4,7 +4,7 @@ Owns: the thread that runs the resolver.
 Invariants: one result per entity of the request; a successful result is sent after the record is on
   disk, and the quota applies to the next request of a client; a resolver that does not respond
   delays one request by RESOLVE_SECONDS, but no other thread and no shutdown.
-Source: KIP-546; responses as in Kafka 4.3.
+Source: KIP-546; responses as in Kafka 4.4.
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ class ClusterApi:
             api.DESCRIBE_CLUSTER: self.describe_cluster,
             api.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
             api.UNREGISTER_BROKER: self.unregister_broker,
+            api.UNREGISTER_CONTROLLER: self.unregister_controller,
         }
 
     async def unregister_broker(self, context: RequestContext, request: Message) -> Message:
@@ -96,6 +97,14 @@ class ClusterApi:
         controller.
         """
         return await self._controller.unregister(request)
+
+    async def unregister_controller(self, context: RequestContext, request: Message) -> Message:
+        """Reject the removal of a controller's registration: none is kept (KIP-1312).
+
+        Errors: CONTROLLER_ID_NOT_REGISTERED; INVALID_REQUEST for the active controller;
+        UNSUPPORTED_VERSION below metadata.version 33.
+        """
+        return await self._controller.unregister_controller(request)
 
     def describe_cluster(self, context: RequestContext, request: Message) -> Message:
         """Return the cluster's id, its brokers and, on request, the client's permitted operations

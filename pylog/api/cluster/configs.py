@@ -5,7 +5,7 @@ Owns: nothing.
 Invariants: one result per resource of the request, in its order; a successful result is sent after
   the record is on disk and the setting is in force; with a remote controller, it takes effect a
   moment later.
-Source: KIP-133, KIP-226, KIP-339, KIP-569, KIP-1142; responses as in Kafka 4.3.
+Source: KIP-133, KIP-226, KIP-339, KIP-569, KIP-1142; responses as in Kafka 4.4.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Invariants: a failed directory is reported as offline, without its partitions.
-Source: KIP-113, KIP-827 (space), KIP-1066 (cordoned ones); responses as in Kafka 4.3.
+Source: KIP-113, KIP-827 (space), KIP-1066 (cordoned ones); responses as in Kafka 4.4.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ AlterPartitionReassignments (45), ListPartitionReassignments (46).
 
 Owns: nothing.
 Invariants: a successful result is sent after the records are on disk and the logs are updated.
-Source: KIP-195, KIP-460, KIP-455, KIP-860; responses as in Kafka 4.3.
+Source: KIP-195, KIP-460, KIP-455, KIP-860; responses as in Kafka 4.4.
 """
 
 from __future__ import annotations

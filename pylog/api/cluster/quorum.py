@@ -3,7 +3,7 @@
 Owns: nothing.
 Invariants: this node is the leader and never behind; the other voters' state is that of their
   etcds.
-Source: KIP-595, KIP-642, KIP-836, KIP-853 (quorum); KIP-584 (features); responses as in Kafka 4.3.
+Source: KIP-595, KIP-642, KIP-836, KIP-853 (quorum); KIP-584 (features); responses as in Kafka 4.4.
 """
 
 from __future__ import annotations

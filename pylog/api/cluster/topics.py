@@ -4,7 +4,7 @@ Owns: nothing.
 Invariants: one result per topic of the request; a change that would exceed the timeout is not
   started; a successful result is sent after the record is on disk and the topic's partitions are
   opened or closed.
-Source: KIP-4, KIP-516 (ids), KIP-525 (settings in the response); error codes as in Kafka 4.3.
+Source: KIP-4, KIP-516 (ids), KIP-525 (settings in the response); error codes as in Kafka 4.4.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns: nothing.
 Invariants: the low watermark in a response is the log start offset, which is never lower after a
   crash; records of a topic with cleanup.policy=compact only are not deleted.
-Source: KIP-107; error codes as in Kafka 4.3.
+Source: KIP-107; error codes as in Kafka 4.4.
 """
 
 from __future__ import annotations

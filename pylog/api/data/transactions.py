@@ -6,7 +6,7 @@ Owns: nothing.
 Invariants: a response is sent after its changes are durable; either all partitions of a request are
   added to a transaction, or none; clients without PRODUCER_FENCED get INVALID_PRODUCER_EPOCH.
 Source: KIP-98, KIP-447, KIP-588 (PRODUCER_FENCED), KIP-664, KIP-890, KIP-994 (duration filter),
-  KIP-1152 (pattern filter).
+  KIP-1152 (pattern filter), KIP-1319 (topic ids).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ BATCHED_SINCE = 4       # AddPartitionsToTxn of brokers, for several transaction
 FENCED_SINCE = 2        # PRODUCER_FENCED in 24, 25 and 26,
 INIT_FENCED_SINCE = 4   # and in InitProducerId
 END_BUMP_SINCE = 5      # EndTxn of clients with transactions of version 2
-LOADING_SINCE = 2       # COORDINATOR_LOAD_IN_PROGRESS in TxnOffsetCommit
+LOADING_SINCE = 2       # COORDINATOR_LOAD_IN_PROGRESS in TxnOffsetCommit,
+IDS_SINCE = 6           # and ids of topics (KIP-1319)
 PART_ROWS = 500
 
 
@@ -78,7 +79,7 @@ class TransactionsApi:
         Errors: INVALID_REQUEST for an empty id; INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED,
         CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS;
         TRANSACTIONAL_ID_AUTHORIZATION_FAILED for two-phase commit unless it is enabled;
-        UNSUPPORTED_VERSION for keeping a prepared transaction, as in Kafka 4.3.
+        UNSUPPORTED_VERSION for keeping a prepared transaction, as in Kafka 4.4.
         """
         def answer(error: int) -> Message:
             return messages.InitProducerIdResponse(
@@ -230,28 +231,34 @@ class TransactionsApi:
         """Commit offsets that take effect when the transaction commits; an error code per
         partition.
 
-        Errors: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE; for all of them
-        INVALID_GROUP_ID, INVALID_TXN_STATE (from version 4 on TRANSACTION_ABORTABLE),
-        INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, CONCURRENT_TRANSACTIONS,
-        ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR,
+        Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (version 6, by id),
+        OFFSET_METADATA_TOO_LARGE; for all of them INVALID_GROUP_ID, INVALID_TXN_STATE (from
+        version 4 on TRANSACTION_ABORTABLE), INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING,
+        CONCURRENT_TRANSACTIONS, ILLEGAL_GENERATION (from version 6 on GROUP_ID_NOT_FOUND and
+        STALE_MEMBER_EPOCH), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS.
         """
         new = messages.TxnOffsetCommitResponse
         image = self._metadata.image
+        by_id = context.api_version >= IDS_SINCE
         topics, positions, entries = [], [], []
         for requested in request.topics:
-            topic = image.topics.get(requested.name)
+            topic = image.topics_by_id.get(bytes(requested.topic_id)) if by_id \
+                else image.topics.get(requested.name)
+            missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id and topic is None \
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             rows = []
             for cell in requested.partitions:
                 row = new.TxnOffsetCommitResponsePartition(partition_index=cell.partition_index)
                 rows.append(row)
                 if topic is None or not 0 <= cell.partition_index < len(topic.partitions):
-                    row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    row.error_code = missing
                     continue
                 positions.append(row)
                 entries.append((topic.name, topic.id, cell.partition_index, cell.committed_offset,
                                 cell.committed_leader_epoch, cell.committed_metadata))
-            topics.append(new.TxnOffsetCommitResponseTopic(name=requested.name, partitions=rows))
+            topics.append(new.TxnOffsetCommitResponseTopic(
+                name=requested.name, topic_id=requested.topic_id, partitions=rows))
         if entries:
             errors = await self._offsets_committed(context, request, entries)
             for row, error in zip(positions, errors, strict=True):
@@ -272,7 +279,7 @@ class TransactionsApi:
             return [error] * len(entries)
 
         def commit(store):
-            result = offsets.commit_in_transaction(store, request, entries)
+            result = offsets.commit_in_transaction(store, request, entries, context.api_version)
             return result if isinstance(result, list) else [result] * len(entries)
 
         def fault(known: tuple) -> Error:

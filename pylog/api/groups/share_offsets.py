@@ -4,7 +4,7 @@ DeleteShareGroupOffsets (92).
 Owns: nothing.
 Invariants: a NONE result is sent after the change is durable; a share partition without state has
   offset -1, not an error.
-Source: KIP-932, KIP-1226 (lag); Kafka 4.3, by its responses.
+Source: KIP-932, KIP-1226 (lag); Kafka 4.4, by its responses.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Streams groups on the wire: StreamsGroupHeartbeat (88), StreamsGroupDescribe (89).
+"""Streams groups on the wire: StreamsGroupHeartbeat (88), StreamsGroupDescribe (89),
+StreamsGroupTopologyDescriptionUpdate (93).
 
 Owns: nothing.
 Invariants: without streams.version 1, or with the protocol disabled, each request fails with
   UNSUPPORTED_VERSION; the response to a heartbeat is sent after its records are durable, and does
   not wait for internal topics.
-Source: KIP-1071.
+Source: KIP-1071, KIP-1331 (descriptions of topologies).
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pylog.security.authorization.access import Access
 
 FEATURE = "streams.version"
+NOT_STORED = 1  # Status of a topology description.
 
 
 def topology_fault(topology: Message) -> str | None:
@@ -72,6 +74,7 @@ class StreamsGroupsApi:
         return {
             api.STREAMS_GROUP_HEARTBEAT: self.heartbeat,
             api.STREAMS_GROUP_DESCRIBE: self.describe,
+            api.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: self.update_topology_description,
         }
 
     def _is_served(self) -> bool:
@@ -82,7 +85,8 @@ class StreamsGroupsApi:
         Creates missing internal topics, if the client may.
 
         Errors: INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, GROUP_MAX_SIZE_REACHED,
-        GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, MESSAGE_TOO_LARGE,
+        GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID,
+        FENCED_INSTANCE_ID, MESSAGE_TOO_LARGE,
         NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION.
         """
         if not self._is_served():
@@ -97,11 +101,19 @@ class StreamsGroupsApi:
                 self._create(context, response, missing)
             return response
 
-        client = heartbeat.Client(context.client_id or "", f"/{context.peer_host}")
+        client = heartbeat.Client(context.client_id or "", f"/{context.peer_host}",
+                                       context.api_version)
         return self._groups.run(
             request.group_id, DeferredResponse(heartbeat.refusal, shape),
-            heartbeat.heartbeat,
-            request, client)
+            heartbeat.heartbeat, request, client)
+
+    def update_topology_description(self, context: RequestContext, request: Message) -> Message:
+        """Reject the description of a topology. Like Kafka without a plug-in for them, brokerd
+        stores none and requests none from members (KIP-1331).
+        """
+        return messages.StreamsGroupTopologyDescriptionUpdateResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION,
+            error_message="This broker does not store descriptions of topologies.")
 
     def _create(self, context: RequestContext, response: Message,
                 missing: tuple[streams_topology.Missing, ...]) -> None:
@@ -132,8 +144,12 @@ class StreamsGroupsApi:
 
         def groups() -> Iterator[Message]:
             for group_id in request.group_ids:
-                yield from self._described(group_id) if served else (
-                    streams_describe.undescribed(group_id, ErrorCode.UNSUPPORTED_VERSION),)
+                for group in self._described(group_id) if served else (
+                        streams_describe.undescribed(group_id, ErrorCode.UNSUPPORTED_VERSION),):
+                    if request.include_topology_description \
+                            and group.error_code == ErrorCode.NONE:
+                        group.topology_description_status = NOT_STORED
+                    yield group
 
         return in_parts(messages.StreamsGroupDescribeResponse, groups(),
                         request.include_authorized_operations)

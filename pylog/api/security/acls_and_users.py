@@ -4,7 +4,7 @@ AlterUserScramCredentials (51), and SASL requests on listeners without SASL (17,
 Owns: nothing.
 Invariants: one result per user, ACL or filter of the request; a successful result is sent after the
   record is on disk and in force.
-Source: KIP-140, KIP-290, KIP-554; responses as in Kafka 4.3.
+Source: KIP-140, KIP-290, KIP-554; responses as in Kafka 4.4.
 """
 
 from __future__ import annotations

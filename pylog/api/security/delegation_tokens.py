@@ -4,7 +4,7 @@ Owns: nothing.
 Invariants: a client that logged in with a token, or that is not authenticated, gets no token; a
   token is visible to its owner, its renewers, and principals that may describe it or its owner's
   tokens.
-Source: KIP-48, KIP-373 (tokens for others); Kafka 4.3's KafkaApis and ControllerApis.
+Source: KIP-48, KIP-373 (tokens for others); Kafka 4.4's KafkaApis and ControllerApis.
 """
 
 from __future__ import annotations

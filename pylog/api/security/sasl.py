@@ -3,7 +3,7 @@
 Owns: the logins in progress, and each connection's mechanism.
 Invariants: a connection has a principal only after a complete login; a failed login ends the
   connection; re-authentication must use the same principal and mechanism.
-Source: KIP-43, KIP-152, KIP-368 (re-authentication); responses as in Kafka 4.3.
+Source: KIP-43, KIP-152, KIP-368 (re-authentication); responses as in Kafka 4.4.
 """
 
 from __future__ import annotations
@@ -68,6 +68,12 @@ class AuthenticationApi:
     def forget(self, connection: int) -> None:
         """Remove a closed connection."""
         self._callers.pop(connection, None)
+
+    def is_login_in_progress(self, context: RequestContext) -> bool:
+        """Return True after SaslHandshake, until an unauthenticated client is authenticated."""
+        caller = self._callers.get(context.connection)
+        return caller is not None and caller.principal is None and (
+            caller.login is not None or caller.is_busy)
 
     # ---- requests -------------------------------------------------------------------------------
 

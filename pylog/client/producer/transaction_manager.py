@@ -31,6 +31,7 @@ EPOCH_MAX = 32_767
 INIT_VERSION_MAX = 5  # Version 6 adds two-phase commit, which this client does not support.
 V1_PRODUCE_VERSION_MAX = 11
 V1_END_VERSION_MAX = V1_OFFSETS_VERSION_MAX = 4
+NAMES_VERSION_MAX = 5  # Version 6 of TxnOffsetCommit has ids of topics instead of names.
 PARTITIONS_VERSION_MAX = 3
 _COORDINATOR_MOVED = {int(ErrorCode.NOT_COORDINATOR), int(ErrorCode.COORDINATOR_NOT_AVAILABLE)}
 _AGAIN = {int(ErrorCode.CONCURRENT_TRANSACTIONS), int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
@@ -380,8 +381,8 @@ class Transactions(Identity):
                         producer_epoch=self.epoch, group_id=group_id),
                     None, lambda found: raise_for(found.error_code, context=group_id))
             self._touched = True
-            await self._request(request, None if self.brokers_add else V1_OFFSETS_VERSION_MAX,
-                                _check_offsets, GROUP, group_id)
+            version_max = NAMES_VERSION_MAX if self.brokers_add else V1_OFFSETS_VERSION_MAX
+            await self._request(request, version_max, _check_offsets, GROUP, group_id)
         except KafkaError as failure:
             self.note_failure(failure)
             raise
@@ -398,7 +399,7 @@ class Transactions(Identity):
         return kinds(
             transactional_id=self.transactional_id, group_id=group_id,
             producer_id=self.producer_id, producer_epoch=self.epoch,
-            generation_id=getattr(group, "generation_id", -1),
+            generation_id_or_member_epoch=getattr(group, "generation_id", -1),
             member_id=getattr(group, "member_id", "") or "",
             group_instance_id=getattr(group, "group_instance_id", None),
             topics=[kinds.TxnOffsetCommitRequestTopic(name=name, partitions=rows)

@@ -28,6 +28,7 @@ PLACES_STEP = 5000
 FORGET_STEP = 1000
 UNSTABLE = object()  # Replaces an offset that an open transaction may change.
 UNKNOWN_GROUP_SINCE = 9  # KIP-848; earlier versions get ILLEGAL_GENERATION for a missing group.
+MEMBER_ERRORS_SINCE = 6  # The same of TxnOffsetCommit (KIP-1319), and STALE_MEMBER_EPOCH.
 
 
 def commit(groups, request, entries, version: int = 0) -> int | list:
@@ -69,11 +70,12 @@ def commit(groups, request, entries, version: int = 0) -> int | list:
             for position in range(len(entries))]
 
 
-def commit_in_transaction(groups, request, entries) -> list:
+def commit_in_transaction(groups, request, entries, version: int) -> list:
     """Handle TxnOffsetCommit and return the error of each entry; see commit()."""
-    group, error = group_of_commit(groups, request, request.generation_id, True, 0, entries)
-    if error == ErrorCode.STALE_MEMBER_EPOCH:
-        error = ErrorCode.ILLEGAL_GENERATION  # The error that producers support.
+    group, error = group_of_commit(
+        groups, request, request.generation_id_or_member_epoch, True, version, entries)
+    if error == ErrorCode.STALE_MEMBER_EPOCH and version < MEMBER_ERRORS_SINCE:
+        error = ErrorCode.ILLEGAL_GENERATION  # The error that older producers support.
     if error != ErrorCode.NONE:
         return [error] * len(entries)
     wall_ms = groups.clock.wall_ms()
@@ -107,7 +109,8 @@ def group_of_commit(groups, request, generation: int, in_transaction: bool, vers
         if request.group_id in groups.deleting:
             return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if generation >= 0 or request.group_id in groups.shares:
-            return None, (ErrorCode.GROUP_ID_NOT_FOUND if version >= UNKNOWN_GROUP_SINCE
+            known_since = MEMBER_ERRORS_SINCE if in_transaction else UNKNOWN_GROUP_SINCE
+            return None, (ErrorCode.GROUP_ID_NOT_FOUND if version >= known_since
                           else ErrorCode.ILLEGAL_GENERATION)
         return groups.find_or_make(request.group_id), ErrorCode.NONE
     if group.kind != CLASSIC:

@@ -8,7 +8,7 @@ Invariants: an epoch is given to one producer only, later producers get a higher
   request is written again before it succeeds, because a coordinator that was replaced without
   noticing would otherwise confirm it for an older transaction.
 Source: KIP-98, KIP-360 (bumped epochs), KIP-890 (epoch bump per transaction), KIP-939 (two-phase
-  commit, as far as Kafka 4.3 supports it), KIP-664, KIP-1152 (filters of a list).
+  commit, as far as Kafka 4.4 supports it), KIP-664, KIP-1152 (filters of a list).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -76,7 +76,7 @@ def init_fault(request: Any, limits: Limits) -> Error:
     if request.enable2_pc and not limits.has_two_phases:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if request.keep_prepared_txn:
-        return ErrorCode.UNSUPPORTED_VERSION  # As Kafka 4.3, which does not support it yet.
+        return ErrorCode.UNSUPPORTED_VERSION  # As Kafka 4.4, which does not support it yet.
     if not request.enable2_pc and not 0 < request.transaction_timeout_ms <= limits.timeout_ms_max:
         return ErrorCode.INVALID_TRANSACTION_TIMEOUT
     return ErrorCode.NONE

@@ -4,7 +4,7 @@ Owns: nothing; no clock, no disk.
 Invariants: an ACL is stored once, even if it is created repeatedly; each ACL or filter of a request
   is decided independently; an ACL that several filters match is removed once and is in each
   filter's result.
-Source: KIP-140, KIP-290, KIP-1276; error codes, their order and their texts as Kafka 4.3's.
+Source: KIP-140, KIP-290, KIP-1276; error codes, their order and their texts as Kafka 4.4's.
 """
 
 from collections import namedtuple

@@ -20,12 +20,14 @@ from pylog.metadata.controller.decision_queue import Decider
 from pylog.metadata.controller.partitions import elections, replica_directories, topics
 from pylog.metadata.controller.partitions.alter_partition import WITH_EPOCHS, change_isr
 from pylog.metadata.controller.partitions.partition_change import Rules
+from pylog.metadata.image.feature_levels import METADATA_VERSION
 from pylog.metadata.log.metadata_log import NotController
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 RETRY_S = 0.1
+UNREGISTER_CONTROLLER_LEVEL = 33  # KIP-1312
 
 log = logging.getLogger("pylog.metadata")
 
@@ -197,6 +199,25 @@ class Members(Decider):
         except (Refusal, LogError) as error:
             return response(error_code=_code(error), error_message=str(error))
         return response(error_code=ErrorCode.NONE, error_message="")
+
+    async def unregister_controller(self, request):
+        """Decide an UnregisterControllerRequest (KIP-1312). Returns its response.
+
+        etcd or ZooKeeper keeps the quorum's members, so no controller is registered in the
+        metadata.
+        """
+        level = self._image.features.get(METADATA_VERSION, 0)
+        response = messages.UnregisterControllerResponse
+        if level < UNREGISTER_CONTROLLER_LEVEL:
+            return response(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                error_message=f"{METADATA_VERSION} {level} does not support unregistering "
+                              f"controllers; {UNREGISTER_CONTROLLER_LEVEL} or higher does")
+        if request.controller_id == self._node_id:
+            return response(error_code=ErrorCode.INVALID_REQUEST,
+                            error_message="The active controller cannot unregister itself.")
+        return response(error_code=ErrorCode.CONTROLLER_ID_NOT_REGISTERED,
+                        error_message=f"Controller {request.controller_id} is not registered.")
 
     # ---- background tasks -----------------------------------------------------------------------
 

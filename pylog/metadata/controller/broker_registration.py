@@ -6,7 +6,7 @@ Invariants: a broker's epoch is the offset of its registration, and requests wit
   other takes its broker id; a new broker must support every finalized feature; a broker leaves the
   ISRs together with the record that gives the reason.
 Source: KIP-631, KIP-841, KIP-858, KIP-966; Kafka's ClusterControlManager and
-  ReplicationControlManager; error codes and the order of checks as Kafka 4.3's.
+  ReplicationControlManager; error codes and the order of checks as Kafka 4.4's.
 """
 
 from collections import namedtuple

@@ -3,9 +3,10 @@
 Owns: nothing; no clock, no disk.
 Invariants: an entity is altered completely or not at all, and the others of its request are still
   processed; every record changes something.
-Source: KIP-546; error codes, their order and their texts as Kafka 4.3's.
+Source: KIP-546; error codes, their order and their texts as Kafka 4.4's.
 """
 
+import math
 from collections import namedtuple
 
 from pylog.config import client_quotas
@@ -102,6 +103,8 @@ def _types(entity, hosts) -> dict:
 def _fault(types: dict, key: str, value: float) -> str | None:
     if key not in types:
         return f"Invalid configuration key {key}"
+    if not math.isfinite(value):
+        return f"Quota {key} must be a finite number"
     if value <= 0:
         return f"Quota {key} must be greater than 0"
     kind = types[key]

@@ -5,7 +5,7 @@ Invariants: a resource is altered completely or not at all, and the others of it
   processed; a record satisfies the checks that apply when it comes into force; if a secret is
   configured, no sensitive broker setting is stored in plain text.
 Source: KIP-133, KIP-339 (incremental), KIP-226 (brokers), KIP-412 (loggers), KIP-848 (groups);
-  error codes and their order as Kafka 4.3's.
+  error codes and their order as Kafka 4.4's.
 """
 
 import logging

@@ -3,7 +3,7 @@
 Owns: nothing; the time is passed in.
 Invariants: renewals never extend a token beyond its maximum lifetime; only its owner and its
   renewers can change it, and must present its HMAC.
-Source: KIP-48, KIP-900; error codes and their order as Kafka 4.3's DelegationTokenControlManager.
+Source: KIP-48, KIP-900; error codes and their order as Kafka 4.4's DelegationTokenControlManager.
 """
 
 import hmac

@@ -3,7 +3,7 @@
 Owns: nothing; no clock, no disk.
 Invariants: a user is altered completely or not at all, and the others of the request are still
   processed; passwords are never stored, only keys derived from them.
-Source: KIP-554; error codes, their order and their texts as Kafka 4.3's.
+Source: KIP-554; error codes, their order and their texts as Kafka 4.4's.
 """
 
 from collections import Counter, namedtuple

@@ -3,7 +3,7 @@
 Owns: nothing.
 Invariants: a response never contains a part of a rejected token; after a rejection, the client's
   next message ends the login.
-Source: RFC 7628, KIP-255; responses as in Kafka 4.3's OAuthBearerSaslServer.
+Source: RFC 7628, KIP-255; responses as in Kafka 4.4's OAuthBearerSaslServer.
 """
 
 from __future__ import annotations

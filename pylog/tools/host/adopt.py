@@ -4,7 +4,7 @@ Owns: nothing; reads files only, except for the move that --execute performs.
 Invariants: nothing is written without --execute; a directory that a running broker uses is refused;
   a Kafka feature that brokerd lacks (a custom authorizer, tiered storage, replicas elsewhere) is
   reported as a failure with advice, never skipped.
-Source: docs/migrate/kafka-node.md; Kafka 4.3's directories and metadata records on disk.
+Source: docs/migrate/kafka-node.md; Kafka 4.4's directories and metadata records on disk.
 """
 
 from __future__ import annotations

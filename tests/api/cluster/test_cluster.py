@@ -44,6 +44,16 @@ def test_unknown_or_only_broker_cannot_be_unregistered(broker_id, error):
     with_broker(scenario)
 
 
+@pytest.mark.parametrize("controller_id, error", [(7, 136), (1, 42)])
+def test_controllers_are_not_registered_one_by_one(controller_id, error):
+    async def scenario(broker):
+        answer = await broker.ask(
+            api.UNREGISTER_CONTROLLER, 0,
+            messages.UnregisterControllerRequest(controller_id=controller_id))
+        assert answer.error_code == error and answer.error_message
+    with_broker(scenario)
+
+
 def pages(answer):
     return [(topic.name, [p.partition_index for p in topic.partitions]) for topic in answer.topics]
 

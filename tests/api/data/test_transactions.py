@@ -38,7 +38,7 @@ class Groups:
         return pending
 
 
-def commit(between) -> tuple[int, Groups]:
+def commit(between, version=5, topic_id=bytes(16)) -> tuple[int, Groups]:
     """Return (the error of one offset, the groups). between: is called during the coordinator's
     lookup.
     """
@@ -51,18 +51,27 @@ def commit(between) -> tuple[int, Groups]:
 
     handlers = TransactionsApi(
         None, SimpleNamespace(verified=verified), None, groups,
-        SimpleNamespace(image=Image(topics={"t": TOPIC})), lambda: 0)
+        SimpleNamespace(image=Image(topics={"t": TOPIC}, topics_by_id={TOPIC.id: TOPIC})),
+        lambda: 0)
     new = messages.TxnOffsetCommitRequest
     request = new(transactional_id="tx", group_id="g", producer_id=7, producer_epoch=EPOCH, topics=[
-        new.TxnOffsetCommitRequestTopic(name="t", partitions=[
+        new.TxnOffsetCommitRequestTopic(
+            name="t" if version < 6 else "", topic_id=topic_id, partitions=[
             new.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=5)])])
-    answer = asyncio.run(handlers.txn_offset_commit(SimpleNamespace(api_version=5), request))
+    answer = asyncio.run(handlers.txn_offset_commit(SimpleNamespace(api_version=version), request))
     return answer.topics[0].partitions[0].error_code, groups
 
 
 def test_offsets_are_committed_once_the_coordinator_has_their_partition():
     error, groups = commit(lambda groups: None)
     assert (error, groups.commits) == (ErrorCode.NONE, 1)
+
+
+def test_offsets_are_committed_by_the_topics_id_from_version_6():
+    error, groups = commit(lambda groups: None, 6, TOPIC.id)
+    assert (error, groups.commits) == (ErrorCode.NONE, 1)
+    error, groups = commit(lambda groups: None, 6, b"u" * 16)
+    assert (error, groups.commits) == (ErrorCode.UNKNOWN_TOPIC_ID, 0)
 
 
 def test_marker_during_offset_verification_causes_another_verification():

@@ -101,6 +101,13 @@ def test_second_handshake_during_a_login_disconnects(caller):
     assert caller.closed()
 
 
+def test_api_versions_during_a_login_disconnects(caller):
+    caller.handshake("PLAIN")
+    answer = caller.ask(api.API_VERSIONS, 0, messages.ApiVersionsRequest())
+    assert (answer.error_code, answer.api_keys) == (ErrorCode.ILLEGAL_SASL_STATE, [])
+    assert caller.closed()
+
+
 @pytest.mark.parametrize("size", [512 * 1024 + 1, 100 << 20])
 def test_a_stranger_cannot_make_a_frame_long(caller, size):
     caller.send(struct.pack(">i", size))

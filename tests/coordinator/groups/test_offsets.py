@@ -28,8 +28,8 @@ def store():
 
 def asked(member="", generation=-1, instance=None, retention_ms=-1, group="g", producer=7):
     return SimpleNamespace(
-        group_id=group, generation_id_or_member_epoch=generation, generation_id=generation,
-        member_id=member, group_instance_id=instance, retention_time_ms=retention_ms,
+        group_id=group, generation_id_or_member_epoch=generation, member_id=member,
+        group_instance_id=instance, retention_time_ms=retention_ms,
         producer_id=producer, producer_epoch=0)
 
 
@@ -41,8 +41,8 @@ def commit(store, *rows, version=0, **request):
     return offsets.commit(store.groups, asked(**request), rows or [row(1)], version)
 
 
-def commit_open(store, *rows, **request):
-    return offsets.commit_in_transaction(store.groups, asked(**request), rows or [row(1)])
+def commit_open(store, *rows, version=5, **request):
+    return offsets.commit_in_transaction(store.groups, asked(**request), rows or [row(1)], version)
 
 
 def committed(store, group="g") -> dict:
@@ -51,6 +51,11 @@ def committed(store, group="g") -> dict:
 
 
 # ---- commits ------------------------------------------------------------------------------------
+
+def test_commit_in_a_transaction_names_the_missing_group_from_version_6(store):
+    assert commit_open(store, generation=1) == [ErrorCode.ILLEGAL_GENERATION]
+    assert commit_open(store, generation=1, version=6) == [ErrorCode.GROUP_ID_NOT_FOUND]
+
 
 @pytest.mark.parametrize("length, found", [
     (LONGEST, ErrorCode.NONE), (LONGEST + 1, [TOO_LARGE, 0])])

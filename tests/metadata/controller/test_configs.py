@@ -1,5 +1,5 @@
 """Config changes: rejected resources and operations, and the records of the others. Error codes and
-messages as in Kafka 4.3.
+messages as in Kafka 4.4.
 """
 
 import pytest

@@ -12,6 +12,8 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+NAME = "sticky"
+
 Task = tuple[str, int]  # (subtopology, partition)
 Tasks = dict[str, frozenset[int]]  # Subtopology -> partitions.
 

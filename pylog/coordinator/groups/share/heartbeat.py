@@ -5,7 +5,7 @@ Owns: nothing; the groups belong to the state machine.
 Invariants: a rejected step changes nothing; a member's epoch never exceeds that of the target
   assignment; only initialized share partitions are assigned; a member is removed when its session
   times out.
-Source: KIP-932; Kafka 4.3's group coordinator (response behaviour).
+Source: KIP-932; Kafka 4.4's group coordinator (response behaviour).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Owns: nothing; the groups belong to the state machine.
 Invariants: a rejected step changes nothing; offsets are altered or deleted only while the group has
   no members; a deletion is recorded before the state is deleted, so that the next deletion
   completes an interrupted one.
-Source: KIP-932; Kafka 4.3's group coordinator (response behaviour).
+Source: KIP-932; Kafka 4.4's group coordinator (response behaviour).
 """
 
 from __future__ import annotations

@@ -9,17 +9,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pylog.config import groups
-from pylog.coordinator.groups.assignors import partitions as partition_assignors
+from pylog.config import ConfigError, groups, values
+from pylog.coordinator.groups.assignors import partitions as partition_assignors, tasks
 from pylog.coordinator.groups.assignors.partitions import Assignor
 
+STREAMS_ASSIGNORS = "group.streams.assignors"
 GROUP_RESOURCE = 32  # The config resource type GROUP.
-DEFAULTS: Mapping[str, int] = MappingProxyType({
+DEFAULTS: Mapping[str, Any] = MappingProxyType({
     "group.consumer.session.timeout.ms": 45_000, "group.consumer.heartbeat.interval.ms": 5000,
     "group.consumer.assignment.interval.ms": 0,
     "group.streams.session.timeout.ms": 45_000, "group.streams.heartbeat.interval.ms": 5000,
     "group.streams.initial.rebalance.delay.ms": 3000, "group.streams.assignment.interval.ms": 1000,
-    "group.streams.num.standby.replicas": 0})
+    "group.streams.num.standby.replicas": 0, "group.streams.rack.aware.assignment.tags": (),
+    "group.streams.task.offset.interval.ms": 60_000,
+    "group.streams.acceptable.recovery.lag": 10_000})
 
 
 class ConsumerLimits(NamedTuple):
@@ -41,6 +44,12 @@ class ConsumerLimits(NamedTuple):
         text = None if configs is None else configs.get(name)
         return int(text) if text is not None else self.settings[groups.SYNONYMS[name]]
 
+    def list_of_group(self, configs: Mapping[str, str] | None, name: str) -> list[str]:
+        """Return a setting that is a list."""
+        text = None if configs is None else configs.get(name)
+        return list(self.settings[groups.SYNONYMS[name]] if text is None
+                    else values.parse(groups.group(name), text))
+
 
 class Limits(NamedTuple):
     """The broker's settings for groups."""
@@ -57,12 +66,21 @@ class Limits(NamedTuple):
 
 
 def limits_from(settings: Any) -> Limits:
+    """Raises ConfigError for unknown assignors."""
+    _check_streams_assignors(settings)
     return Limits(
         settings["group.min.session.timeout.ms"], settings["group.max.session.timeout.ms"],
         settings["group.max.size"], max(0, settings["group.initial.rebalance.delay.ms"]),
         settings["offset.metadata.max.bytes"], settings["offsets.retention.minutes"] * 60_000,
         _consumer_limits(settings), settings["group.share.session.timeout.ms"],
         settings["group.streams.max.size"])
+
+
+def _check_streams_assignors(settings: Any) -> None:
+    others = [name for name in settings[STREAMS_ASSIGNORS] if name != tasks.NAME]
+    if others:
+        raise ConfigError(f"{STREAMS_ASSIGNORS}: {', '.join(others)}: brokerd cannot load Java "
+                          f"classes. Remove all names but {tasks.NAME}")
 
 
 def _consumer_limits(settings: Any) -> ConsumerLimits:

@@ -1,8 +1,8 @@
 """Move a Streams group member from its current to its target tasks: revoke, then assign.
 
 Owns: nothing.
-Invariants: an active task is assigned only when no process runs it, and any task only when the
-  member's process has no other copy of its state; a member's epoch advances to the target's once it
+Invariants: an active task is assigned only when no process runs it, and any task only when no other
+  member of the process has a copy of its state; a member's epoch advances to the target's once it
   has revoked everything it must; active tasks are assigned in that epoch.
 Source: KIP-1071; Kafka's CurrentAssignmentBuilder.
 """
@@ -17,7 +17,10 @@ from pylog.coordinator.groups.streams.group import (
     Held,
     StreamsGroup,
     StreamsMember,
+    tasks_of,
 )
+
+Task = tuple[str, int]  # Subtopology and partition.
 
 
 def reconciled(group: StreamsGroup, member: StreamsMember, epoch: int, target: Assignment,
@@ -41,76 +44,59 @@ def reconciled(group: StreamsGroup, member: StreamsMember, epoch: int, target: A
 
 def _next(group: StreamsGroup, member: StreamsMember, at: int, epoch: int, target: Assignment,
           owned: Assignment | None) -> StreamsMember:
-    had, process = member.assigned, member.process_id
-    retained_active, free, waits = _active_step(group, process, had.active, target.active)
-    retained, revoked, after = [], [], []
-    for mine, wanted in ((had.standby, target.standby), (had.warmup, target.warmup)):
-        stays, goes, comes, others = _copies_step(group, process, mine, wanted)
-        retained.append(stays)
-        revoked.append(goes)
-        after.append(_merged(stays, comes))
-        waits |= others
-    gone = {id_: left for id_, held in had.active.items()
-            if (left := {index: when for index, when in held.items()
-                         if index not in retained_active.get(id_, {})})}
-    revoking = Held(gone, *revoked)
-    if not revoking.is_empty() and (owned is None or revoking.shares(owned)):
+    active, standby, warmup = (set(tasks_of(tasks)) for tasks in member.assigned)
+    to_active, to_standby, to_warmup = (set(tasks_of(tasks)) for tasks in target)
+
+    def runs(task: Task) -> bool:
+        return group.runs.get(task) == member.process_id
+
+    def holds(task: Task) -> bool:
+        return group.holds_state(member.process_id, task)
+
+    copies = standby | warmup
+    free_active = {task for task in to_active - active
+                   if task not in group.runs and (task in copies or not holds(task))}
+    free_standby = {task for task in to_standby - standby if (task in active or not runs(task))
+                    and (task in warmup or not holds(task))}
+    free_warmup = {task for task in to_warmup - warmup
+                   if not runs(task) and (task in standby or not holds(task))}
+    waits = (free_active, free_standby, free_warmup) != (
+        to_active - active, to_standby - standby, to_warmup - warmup)
+    # The member keeps the state of a task whose role changes, so it need not revoke it first.
+    kept_standby = standby & to_standby | free_standby & (active | warmup)
+    kept_warmup = warmup & to_warmup | free_warmup & standby
+    revoking = Held(_dated(member, active - to_active),
+                    _tasks(standby - to_standby - free_warmup - to_active),
+                    _tasks(warmup - to_warmup - free_standby - to_active))
+    revokes = not revoking.is_empty() and (owned is None or revoking.shares(owned))
+    granted = set() if revokes else free_active
+    kept_standby |= standby & to_active - granted
+    kept_warmup |= warmup & to_active - granted
+    retained = _dated(member, active & to_active)
+    if revokes:
         # The epoch advances after the revocation.
-        return _moved(member, UNREVOKED, at, Held(retained_active, *retained), revoking)
-    for id_, indexes in free.items():
+        return _moved(member, UNREVOKED, at,
+                      Held(retained, _tasks(kept_standby), _tasks(kept_warmup)), revoking)
+    for id_, index in sorted(granted):
         # New tasks get the target's epoch.
-        retained_active[id_] = {**retained_active.get(id_, {}),
-                                **dict.fromkeys(sorted(indexes), epoch)}
+        retained.setdefault(id_, {})[index] = epoch
     return _moved(member, UNRELEASED if waits else MEMBER_STABLE, epoch,
-                  Held(retained_active, *after), NOTHING_HELD)
+                  Held(retained, _tasks(kept_standby | free_standby),
+                       _tasks(kept_warmup | free_warmup)), NOTHING_HELD)
 
 
-def _active_step(group: StreamsGroup, process: str, had: Dated,
-                 target: Tasks) -> tuple[Dated, Tasks, bool]:
-    """Return (tasks to keep, tasks that can be assigned, True if others still have to be released).
-
-    An active task can be assigned when no process runs it.
-    """
-    retained: Dated = {}
-    free: Tasks = {}
-    waits = False
-    for id_, wanted in target.items():
-        mine = {index: when for index, when in had.get(id_, {}).items() if index in wanted}
-        if mine:
-            retained[id_] = mine
-        new = wanted - mine.keys()
-        can = frozenset(index for index in new if (id_, index) not in group.runs
-                        and not group.holds_state(process, (id_, index)))
-        waits |= can != new
-        if can:
-            free[id_] = can
-    return retained, free, waits
+def _dated(member: StreamsMember, tasks: set[Task]) -> Dated:
+    """Return some of the member's active tasks, with the epoch of each."""
+    found = {id_: {index: when for index, when in held.items() if (id_, index) in tasks}
+             for id_, held in member.assigned.active.items()}
+    return {id_: held for id_, held in found.items() if held}
 
 
-def _copies_step(group: StreamsGroup, process: str, had: Tasks,
-                 target: Tasks) -> tuple[Tasks, Tasks, Tasks, bool]:
-    """Return (tasks to keep, to revoke, that can be assigned, True if the process must release one
-    first), for standby or warm-up tasks.
-    """
-    retained: Tasks = {}
-    gone: Tasks = {}
-    free: Tasks = {}
-    waits = False
-    for id_ in {**target, **had}:
-        wanted, has = target.get(id_, frozenset()), had.get(id_, frozenset())
-        new = wanted - has
-        can = frozenset(index for index in new if group.runs.get((id_, index)) != process
-                        and not group.holds_state(process, (id_, index)))
-        waits |= can != new
-        for found, part in ((retained, has & wanted), (gone, has - wanted), (free, can)):
-            if part:
-                found[id_] = part
-    return retained, gone, free, waits
-
-
-def _merged(retained: Tasks, given: Tasks) -> Tasks:
-    return {id_: retained.get(id_, frozenset()) | given.get(id_, frozenset())
-            for id_ in {**retained, **given}}
+def _tasks(tasks: set[Task]) -> Tasks:
+    found: dict[str, set[int]] = {}
+    for id_, index in tasks:
+        found.setdefault(id_, set()).add(index)
+    return {id_: frozenset(indexes) for id_, indexes in found.items()}
 
 
 def _moved(member: StreamsMember, state: int, epoch: int, assigned: Held,

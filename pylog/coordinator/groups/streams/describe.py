@@ -10,9 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from pylog.coordinator.groups.assignors import tasks as task_assignor
 from pylog.coordinator.groups.assignors.tasks import Assignment
 from pylog.coordinator.groups.streams.group import StreamsGroup, StreamsMember
-from pylog.coordinator.groups.streams.topology import DELAYED, SHUTDOWN, STALE_TOPOLOGY, Internal
+from pylog.coordinator.groups.streams.topology import (
+    DELAYED, MISSING_CLIENT_TAGS, SHUTDOWN, STALE_TOPOLOGY, Internal,
+)
 from pylog.metadata.image.image import Topic
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
@@ -20,8 +23,11 @@ from pylog.protocol.errors import Error, ErrorCode
 
 # ---- heartbeats ---------------------------------------------------------------------------------
 
-def statuses(group: StreamsGroup, member: StreamsMember, waits: str | None) -> list[Any]:
-    """Return the heartbeat response. waits: why there is no assignment yet."""
+def statuses(group: StreamsGroup, member: StreamsMember, waits: str | None,
+             tags: list[str]) -> list[Any]:
+    """Return the statuses of a heartbeat response. waits: why there is no assignment yet. tags:
+    names of the client tags that the member must have.
+    """
     assert group.topology is not None and group.configured is not None, group.id
     found: list[tuple[int, str]] = []
     if member.topology_epoch < group.topology.epoch:
@@ -34,6 +40,11 @@ def statuses(group: StreamsGroup, member: StreamsMember, waits: str | None) -> l
     if group.shutdown is not None:
         found.append((SHUTDOWN, f"Streams group member {group.shutdown} encountered a fatal error "
                       "and requested a shutdown for the entire application."))
+    missing = [tag for tag in tags if tag not in member.tags]
+    if missing:
+        found.append((MISSING_CLIENT_TAGS, "Missing required client tags for rack-aware standby "
+                      f"assignment: [{', '.join(missing)}]. Configure them via "
+                      "'client.tag.<tagKey>' in your Streams config."))
     new = messages.StreamsGroupHeartbeatResponse.Status
     return [new(status_code=code, status_detail=text) for code, text in found]
 
@@ -50,13 +61,14 @@ def _rows(new: Any, tasks: Mapping[str, Iterable[int]]) -> list[Any]:
 
 
 def with_endpoints(response: Any, group: StreamsGroup, member: StreamsMember,
-                   topics: Mapping[str, Topic], changed: bool, is_new: bool, known: int) -> None:
+                   topics: Mapping[str, Topic], changed: bool, is_new: bool,
+                   known: int) -> None:
     """Add the endpoints to the response if the member has an older version.
 
-    changed: True if its tasks changed. known: the version that it has. is_new: True for a new
-    group, whose version does not change without endpoints, as in Kafka.
+    changed: True if its endpoint changed, or the tasks of a member with an endpoint. known: the
+    version that it has. is_new: True for a new group, whose version stays 0 as in Kafka.
     """
-    version = group.endpoint_epoch + (changed and member.endpoint is not None)
+    version = group.endpoint_epoch + changed
     if not is_new:
         group.endpoint_epoch = version
     if version != known:
@@ -107,6 +119,7 @@ def described(group: StreamsGroup, members_max: int) -> Iterator[Any]:
         yield new.DescribedGroup(
             group_id=group.id, group_state=state, group_epoch=group.epoch,
             assignment_epoch=group.assignment_epoch, topology=topology,
+            assignor_name=task_assignor.NAME,
             members=[_member(new, group, member) for member in some])
         some = list(islice(members, members_max))
         if not some:

@@ -90,8 +90,8 @@ class StreamsMember:
         self.assigned = NOTHING_HELD
         self.revoking = NOTHING_HELD
 
-    def copy(self) -> "StreamsMember":
-        made = StreamsMember(self.id)
+    def copy(self, member_id: str | None = None) -> "StreamsMember":
+        made = StreamsMember(self.id if member_id is None else member_id)
         for field in COPIED:
             setattr(made, field, getattr(self, field))
         return made
@@ -100,6 +100,10 @@ class StreamsMember:
         """Return the fields of the member's metadata record."""
         return (self.instance_id, self.rack_id, self.client_id, self.client_host,
                 self.rebalance_ms, self.topology_epoch, self.process_id, self.endpoint, self.tags)
+
+    def placement(self) -> tuple[Any, ...]:
+        """Return the fields that the assignment depends on."""
+        return self.topology_epoch, self.rack_id, self.tags, self.process_id
 
     def progress(self) -> tuple[Any, ...]:
         """Return the fields of the member's current assignment record."""
@@ -124,7 +128,7 @@ class StreamsGroup(AssignedGroup):
     are not recorded.
     """
 
-    __slots__ = ("configs", "configured", "endpoint_epoch", "runs", "shutdown", "states",
+    __slots__ = ("configs", "configured", "endpoint_epoch", "runs", "shutdown", "states", "statics",
                  "topology", "validated")
     members: dict[str, StreamsMember]
     targets: dict[str, Assignment]
@@ -139,6 +143,7 @@ class StreamsGroup(AssignedGroup):
         self.configured: Configured | None = None
         self.shutdown: str | None = None
         self.endpoint_epoch = 0
+        self.statics: dict[str, str] = {}  # Instance id -> member id.
         self.runs: dict[tuple[str, int], str] = {}  # Active task -> its process.
         # Standby or warm-up task -> {process: how many of its members have the task}.
         self.states: dict[tuple[str, int], dict[str, int]] = {}
@@ -190,7 +195,10 @@ class StreamsGroup(AssignedGroup):
         before = self.members.get(member.id)
         if before is not None:
             self._release(before)
+            self._forget_instance(before)
         self.members[member.id] = member
+        if member.instance_id is not None:
+            self.statics[member.instance_id] = member.id
         for held in (member.assigned, member.revoking):
             for task in tasks_of(held.active):
                 self.runs[task] = member.process_id
@@ -201,10 +209,15 @@ class StreamsGroup(AssignedGroup):
     def remove(self, member_id: str) -> StreamsMember:
         member = self.members.pop(member_id)
         self._release(member)
+        self._forget_instance(member)
         self.targets.pop(member_id, None)
         if not self.members:
             self.shutdown = None
         return member
+
+    def _forget_instance(self, member: StreamsMember) -> None:
+        if member.instance_id is not None and self.statics.get(member.instance_id) == member.id:
+            del self.statics[member.instance_id]
 
     def _release(self, member: StreamsMember) -> None:
         """Remove the member's tasks from the indexes, except tasks that another process has."""
@@ -234,6 +247,7 @@ class StreamsGroup(AssignedGroup):
                 mine = set(tasks_of(held.active))
                 assert active.isdisjoint(mine), (member.id, active & mine)
                 active |= mine
+        assert other.statics == self.statics, (other.statics, self.statics)
         assert other.runs == self.runs, (other.runs, self.runs)
         assert other.states == self.states, (other.states, self.states)
         assert self.targets.keys() <= self.members.keys()

@@ -28,6 +28,7 @@ from pylog.coordinator.groups.streams.group import (
     NO_EPOCH,
     NO_TIMEOUT,
     NOTHING,
+    NOTHING_HELD,
     UNKNOWN,
     UNREVOKED,
     StreamsGroup,
@@ -38,10 +39,11 @@ from pylog.protocol.api_error import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 
-LEAVE = -1                      # A member epoch.
+LEAVE, LEAVE_STATIC = -1, -2    # Member epochs.
 BYTES_MAX = 512 << 10  # Of a member's metadata and topology,
 TASKS_MAX = 100_000  # and of the tasks it reports as owned.
-STANDBYS = "num.standby.replicas"
+STANDBYS, TAGS = "num.standby.replicas", "rack.aware.assignment.tags"
+MISSING_TAGS_SINCE = 1  # A version of StreamsGroupHeartbeat.
 NEVER_MS = 2**31 - 1  # Kafka's interval for refreshes without a cause.
 # Timer types, besides DELAY.
 SESSION, REBALANCE = "streams session", "streams rebalance"
@@ -53,10 +55,11 @@ Result = tuple[Any, tuple[Missing, ...]]
 
 
 class Client(NamedTuple):
-    """The sender of a heartbeat."""
+    """The sender of a heartbeat. version: of StreamsGroupHeartbeat."""
 
     id: str
     host: str
+    version: int = 0
 
 
 class Seen(NamedTuple):
@@ -74,7 +77,7 @@ def heartbeat(groups: Any, request: Any, client: Client) -> Result:
     """Handle StreamsGroupHeartbeat, which also joins, leaves and acknowledges."""
     try:
         _check(groups, request)
-        if request.member_epoch == LEAVE:
+        if request.member_epoch in (LEAVE, LEAVE_STATIC):
             return _leave(groups, request), ()
         return _beat(groups, request, client)
     except Refusal as refused:
@@ -88,10 +91,12 @@ def refusal(error: Error, text: str | None = None) -> Result:
 def _check(groups: Any, request: Any) -> None:
     """Validate the request. Raises Refusal if it is invalid for any group."""
     _check_shape(request)
-    texts = [request.member_id, request.rack_id or "", request.process_id or ""]
+    texts = [request.member_id, request.instance_id or "", request.rack_id or "",
+             request.process_id or ""]
     texts += [text for tag in request.client_tags or () for text in (tag.key, tag.value)]
-    tasks = sum(len(row.partitions) + 1 for rows in (request.active_tasks, request.standby_tasks)
-                for row in rows or ())
+    tasks = sum(len(row.partitions) + 1 for rows in (
+        request.active_tasks, request.standby_tasks, request.warmup_tasks) for row in rows or ())
+    tasks += sum(len(rows or ()) for rows in (request.task_offsets, request.task_end_offsets))
     if sum(map(len, texts)) > BYTES_MAX or tasks > TASKS_MAX:
         raise Refusal(ErrorCode.MESSAGE_TOO_LARGE)
     if request.topology is not None:
@@ -104,14 +109,8 @@ def _check_shape(request: Any) -> None:
     def invalid(text: str) -> Refusal:
         return Refusal(ErrorCode.INVALID_REQUEST, text)
 
-    if request.instance_id is not None:
-        raise invalid("Static membership is not yet supported.")
-    if request.task_offsets is not None or request.task_end_offsets is not None:
-        raise invalid("Offsets of tasks are not supported yet.")
-    if request.warmup_tasks:
-        raise invalid("WarmupTasks are not supported yet.")
     for what, text in (("member id", request.member_id), ("group id", request.group_id),
-                       ("rack id", request.rack_id)):
+                       ("instance id", request.instance_id), ("rack id", request.rack_id)):
         if text == "":
             raise invalid(f"the {what} is empty")
     owned = request.active_tasks, request.standby_tasks, request.warmup_tasks
@@ -122,7 +121,9 @@ def _check_shape(request: Any) -> None:
             raise invalid("a joining member must not own tasks")
         if request.topology is None:
             raise invalid("a joining member must send its topology")
-    elif request.member_epoch < LEAVE:
+    elif request.member_epoch == LEAVE_STATIC and request.instance_id is None:
+        raise invalid("only static members can leave temporarily")
+    elif request.member_epoch < LEAVE_STATIC:
         raise invalid("the member epoch is invalid")
     elif request.topology is not None:
         raise invalid("only a joining member may send its topology")
@@ -155,7 +156,7 @@ def _beat(groups: Any, request: Any, client: Client) -> Result:
     joins = request.member_epoch == 0
     group, install = _group_for(groups, request.group_id, joins)
     owned = None if request.active_tasks is None else streams_records.assignment_from(request)
-    before = _member_of(groups, group, request, joins, owned)
+    before, replaced = _member_of(groups, group, request, joins, owned)
     member = _as_requested(before, request, client)
     seen = _resolve_topics(groups, group, _topology_for(group, request.topology))
     _check_tasks(seen.configured, owned)
@@ -163,6 +164,8 @@ def _beat(groups: Any, request: Any, client: Client) -> Result:
     # The request is accepted: only now may anything change.
     is_new = install()
     begins = not group.members
+    if replaced is not None:
+        _replace(groups, group, replaced, before)
     bump = _take(groups, group, before, member)
     _follow(groups, group, seen, bump)
     delay_ms = setting(groups, group.id, "streams.initial.rebalance.delay.ms")
@@ -177,21 +180,28 @@ def _beat(groups: Any, request: Any, client: Client) -> Result:
     response = messages.StreamsGroupHeartbeatResponse(
         member_id=after.id, member_epoch=after.epoch,
         heartbeat_interval_ms=setting(groups, group.id, "streams.heartbeat.interval.ms"),
-        status=streams_describe.statuses(group, after, waits))
-    changed = joins or after.assigned != before.assigned
+        task_offset_interval_ms=setting(groups, group.id, "streams.task.offset.interval.ms"),
+        acceptable_recovery_lag=setting(groups, group.id, "streams.acceptable.recovery.lag"),
+        status=streams_describe.statuses(
+            group, after, waits, _tags(group) if client.version >= MISSING_TAGS_SINCE else []))
+    changed = after.assigned != before.assigned
     # A response may have been lost: repeat the tasks if the member does not report all of them.
-    if changed or request.member_epoch != before.epoch or \
+    if joins or changed or request.member_epoch != before.epoch or \
             owned is not None and not after.assigned.equals(owned):
         streams_describe.with_tasks(response, after)
-    streams_describe.with_endpoints(response, group, after, groups.image().topics, changed, is_new,
-                                    request.endpoint_information_epoch)
+    streams_describe.with_endpoints(
+        response, group, after, groups.image().topics,
+        after.endpoint != before.endpoint or changed and after.endpoint is not None, is_new,
+        request.endpoint_information_epoch)
     return response, seen.configured.missing
 
 
 def _as_requested(before: StreamsMember, request: Any, client: Client) -> StreamsMember:
     """Return the member updated from the request. Fields that are not set stay unchanged."""
     member = before.copy()
-    member.client_id, member.client_host = client
+    member.client_id, member.client_host = client.id, client.host
+    if request.instance_id is not None:
+        member.instance_id = request.instance_id
     if request.rack_id is not None:
         member.rack_id = request.rack_id
     if request.rebalance_timeout_ms != NO_TIMEOUT:
@@ -202,6 +212,8 @@ def _as_requested(before: StreamsMember, request: Any, client: Client) -> Stream
         member.process_id = request.process_id
     if request.user_endpoint is not None:
         member.endpoint = request.user_endpoint.host, request.user_endpoint.port
+    elif request.member_epoch == 0:
+        member.endpoint = None
     if request.client_tags is not None:
         member.tags = {tag.key: tag.value for tag in request.client_tags}
     return member
@@ -235,9 +247,16 @@ def _group_for(groups: Any, group_id: str,
 
 
 def _member_of(groups: Any, group: StreamsGroup, request: Any, joins: bool,
-               owned: Assignment | None) -> StreamsMember:
-    """Return the member, or a new one if it joins. Raises Refusal."""
-    member, epoch = group.members.get(request.member_id), request.member_epoch
+               owned: Assignment | None) -> tuple[StreamsMember, StreamsMember | None]:
+    """Return (member or a new one if it joins, the static member that it replaces or None). Raises
+    Refusal.
+    """
+    member, epoch, replaced = group.members.get(request.member_id), request.member_epoch, None
+    if request.instance_id is not None:
+        static = _static_member(group, request, joins)
+        if static is not None and static.id != request.member_id:
+            replaced, member = static, static.copy(request.member_id)
+            member.epoch = member.previous_epoch = 0
     if member is None:
         if not joins:
             raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID,
@@ -246,7 +265,7 @@ def _member_of(groups: Any, group: StreamsGroup, request: Any, joins: bool,
         if len(group.members) >= limit:
             raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED,
                           f"the group has {counted(limit, 'member')}")
-        return StreamsMember(request.member_id)
+        return StreamsMember(request.member_id), None
     # The response with the latest epoch may have been lost, so the previous epoch is accepted if
     # the member owns only tasks that it was assigned.
     if epoch not in (0, member.epoch) and (
@@ -256,6 +275,24 @@ def _member_of(groups: Any, group: StreamsGroup, request: Any, joins: bool,
                       f"the member is in epoch {member.epoch}, not {epoch}: join again")
     if member.state == UNKNOWN and (owned is None or any(owned)):
         raise Refusal(ErrorCode.FENCED_MEMBER_EPOCH, "the member's state is unknown")
+    return member, replaced
+
+
+def _static_member(group: StreamsGroup, request: Any, joins: bool) -> StreamsMember | None:
+    """Return the static member of the request's instance id, None if it joins first. Raises
+    Refusal if another member owns the instance id.
+    """
+    member_id = group.statics.get(request.instance_id)
+    if member_id is None:
+        if joins:
+            return None
+        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID,
+                      f"no member has instance id {request.instance_id}")
+    member = group.members[member_id]
+    if joins and member.epoch != LEAVE_STATIC:
+        raise Refusal(ErrorCode.UNRELEASED_INSTANCE_ID, f"{member_id} still owns the instance id")
+    if not joins and member_id != request.member_id:
+        raise Refusal(ErrorCode.FENCED_INSTANCE_ID, "the instance id now belongs to another member")
     return member
 
 
@@ -309,7 +346,9 @@ def _check_tasks(configured: Configured, owned: Assignment | None) -> None:
 # ---- epochs and targets -------------------------------------------------------------------------
 
 def _take(groups: Any, group: StreamsGroup, before: StreamsMember, member: StreamsMember) -> bool:
-    """Update the member in its group; return True if it is new or its metadata changed."""
+    """Update the member in its group. Return True if it is new or its metadata changed; of a static
+    member, only the metadata counts that the assignment depends on.
+    """
     is_new = member.id not in group.members
     if not is_new and before.description() == member.description():
         return False
@@ -320,7 +359,22 @@ def _take(groups: Any, group: StreamsGroup, before: StreamsMember, member: Strea
     group.put(member)
     groups.records.append(streams_records.member_record(group, member))
     groups.changed.add((group.id, (member.id,)))
-    return True
+    return member.instance_id is None or before.placement() != member.placement()
+
+
+def _replace(groups: Any, group: StreamsGroup, old: StreamsMember, member: StreamsMember) -> None:
+    """Replace a static member that returned under a new member id; it keeps its tasks."""
+    target = group.targets.get(old.id, NOTHING)
+    for kind in (SESSION, REBALANCE):
+        groups.timers.cancel((kind, group.id, old.id))
+    group.remove(old.id)
+    group.put(member)
+    group.targets[member.id] = target
+    groups.records += [*streams_records.member_gone(group.id, old.id),
+                       streams_records.member_record(group, member),
+                       streams_records.target_record(group, member.id, target),
+                       streams_records.assignment_record(group, member)]
+    groups.changed.update({(group.id, (old.id,)), (group.id, (member.id,))})
 
 
 def _follow(groups: Any, group: StreamsGroup, seen: Seen, bump: bool) -> None:
@@ -333,7 +387,7 @@ def _follow(groups: Any, group: StreamsGroup, seen: Seen, bump: bool) -> None:
     if seen.is_fresh:
         group.refresh_ms = groups.clock.now_ms() + NEVER_MS
     validated = NO_EPOCH if seen.configured.status is not None else seen.topology.epoch
-    configs = {STANDBYS: str(setting(groups, group.id, "streams.num.standby.replicas"))}
+    configs = _assignment_configs(groups, group)
     if seen.hash != group.hash or validated != group.validated:
         if not bump:
             groups.rebalances.because(group, rebalance_tracker.TOPICS)
@@ -345,6 +399,19 @@ def _follow(groups: Any, group: StreamsGroup, seen: Seen, bump: bool) -> None:
     if bump:
         group.hash, group.validated, group.configs = seen.hash, validated, configs
         _next_epoch(groups, group)
+
+
+def _assignment_configs(groups: Any, group: StreamsGroup) -> dict[str, str]:
+    """Return the settings that the assignment depends on, as they are recorded."""
+    found = {STANDBYS: str(setting(groups, group.id, "streams.num.standby.replicas"))}
+    tags = values(groups, group.id, "streams.rack.aware.assignment.tags")
+    return {**found, TAGS: ",".join(tags)} if tags else found
+
+
+def _tags(group: StreamsGroup) -> list[str]:
+    """Return the client tags that every member must have."""
+    tags = group.configs.get(TAGS)
+    return tags.split(",") if tags else []
 
 
 def _next_epoch(groups: Any, group: StreamsGroup) -> None:
@@ -415,15 +482,35 @@ def _leave(groups: Any, request: Any) -> Any:
     if not isinstance(group, StreamsGroup):
         raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, "there is no such streams group")
     member = group.members.get(request.member_id)
+    if request.instance_id is not None:
+        member = _static_member(group, request, False)
     if member is None:
         raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID,
                       f"the group has no member {request.member_id}")
     if request.shutdown_application and group.shutdown is None:
         group.shutdown = member.id
+    if request.member_epoch == LEAVE_STATIC:
+        _leave_for_a_while(groups, group, member)
+        return messages.StreamsGroupHeartbeatResponse(
+            member_id=member.id, member_epoch=LEAVE_STATIC)
     groups.events["member_left"] += 1
     groups.rebalances.because(group, rebalance_tracker.LEFT, member)
     _fence(groups, group, member)
     return messages.StreamsGroupHeartbeatResponse(member_id=member.id, member_epoch=LEAVE)
+
+
+def _leave_for_a_while(groups: Any, group: StreamsGroup, member: StreamsMember) -> None:
+    """Mark a static member as temporarily gone. It keeps its tasks until its session ends."""
+    away = member.copy()
+    away.epoch = LEAVE_STATIC
+    away.revoking = NOTHING_HELD
+    # Epoch 0: the instance returns under a new member id and may commit with any epoch.
+    away.assigned = member.assigned._replace(active={
+        id_: dict.fromkeys(held, 0) for id_, held in member.assigned.active.items()})
+    group.put(away)
+    groups.rebalances.arrived(group, away.id)
+    groups.records.append(streams_records.assignment_record(group, away))
+    groups.changed.add((group.id, (away.id,)))
 
 
 def _fence(groups: Any, group: StreamsGroup, member: StreamsMember) -> None:
@@ -435,6 +522,10 @@ def _fence(groups: Any, group: StreamsGroup, member: StreamsMember) -> None:
     groups.records += streams_records.member_gone(group.id, member.id)
     groups.changed.add((group.id, (member.id,)))
     _next_epoch(groups, group)
+    if not group.members:
+        # The next member gets a target at once.
+        group.assignment_epoch, group.assignment_ms = group.epoch, 0
+        groups.records.append(streams_records.target_epoch_record(group))
 
 
 def due(groups: Any, group: StreamsGroup, key: tuple[Any, ...]) -> None:
@@ -478,6 +569,13 @@ def setting(groups: Any, group_id: str, name: str) -> int:
     """Return a group setting, or the broker's default."""
     return int(groups.limits.consumer.of_group(
         groups.image().configs.get((GROUP_RESOURCE, group_id)), name))
+
+
+def values(groups: Any, group_id: str, name: str) -> list[str]:
+    """Return a group setting that is a list, or the broker's default."""
+    found: list[str] = groups.limits.consumer.list_of_group(
+        groups.image().configs.get((GROUP_RESOURCE, group_id)), name)
+    return found
 
 
 def _expect(groups: Any, group: StreamsGroup, member: StreamsMember) -> None:

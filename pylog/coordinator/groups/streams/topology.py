@@ -17,7 +17,8 @@ from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 # Status codes of heartbeat responses, as in Kafka.
-STALE_TOPOLOGY, MISSING_SOURCES, WRONG_PARTITIONS, MISSING_INTERNAL, SHUTDOWN, DELAYED = range(6)
+(STALE_TOPOLOGY, MISSING_SOURCES, WRONG_PARTITIONS, MISSING_INTERNAL, SHUTDOWN, DELAYED,
+ MISSING_CLIENT_TAGS) = range(7)
 SHOWN_MAX = 3  # Topics listed in a status.
 SUBTOPOLOGIES_MAX = 1000
 TASKS_MAX = 100_000

@@ -4,7 +4,7 @@ Owns: nothing; no clock, no disk.
 Invariants: a leader comes from the ISR or the ELR, unless an unclean election is requested or
   allowed; every change goes through partition_change.
 Source: KIP-460 (elections), KIP-966 (eligible leader replicas), KIP-112 (failed disks); Kafka's
-  ReplicationControlManager; error codes as Kafka 4.3's.
+  ReplicationControlManager; error codes as Kafka 4.4's.
 """
 
 from pylog.metadata.controller.partitions.partition_change import (

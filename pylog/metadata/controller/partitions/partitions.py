@@ -2,7 +2,7 @@
 
 Owns: nothing; no clock, no disk.
 Invariants: all new partitions of a topic are created, or none.
-Source: KIP-195; error codes as Kafka 4.3's.
+Source: KIP-195; error codes as Kafka 4.4's.
 """
 
 from collections import Counter, namedtuple

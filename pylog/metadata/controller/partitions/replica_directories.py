@@ -4,7 +4,7 @@ Owns: nothing.
 Invariants: an assignment to an offline directory removes the replica from the ISR in the same
   decision; an assignment to an online directory elects the replica if it can lead a partition
   without a leader.
-Source: KIP-858; Kafka's ReplicationControlManager; responses as Kafka 4.3's.
+Source: KIP-858; Kafka's ReplicationControlManager; responses as Kafka 4.4's.
 """
 
 from pylog.metadata.controller.partitions import elections

@@ -3,7 +3,7 @@
 Owns: nothing; no clock, no disk; randomness is passed in.
 Invariants: the records of a decision apply to the image that it was made from; a topic is rejected
   with Kafka's error code, and the other topics of its request are still processed.
-Source: KIP-4 (topics), KIP-516 (topic ids), KIP-599; error codes as seen on Kafka 4.3.
+Source: KIP-4 (topics), KIP-516 (topic ids), KIP-599; error codes as seen on Kafka 4.4.
 """
 
 from collections import namedtuple

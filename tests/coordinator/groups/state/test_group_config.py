@@ -2,7 +2,7 @@
 
 import pytest
 
-from pylog.config import Settings
+from pylog.config import ConfigError, Settings
 from pylog.coordinator.groups.state.group_config import limits_from
 
 
@@ -35,3 +35,8 @@ def test_limit_of_consumer_groups_is_a_broker_setting(name, text, field, value):
 def test_migration_policy_decides_which_conversions_are_allowed(policy, upgrade, downgrade):
     limits = limits_from(Settings({"group.consumer.migration.policy": policy})).consumer
     assert (limits.may_upgrade, limits.may_downgrade) == (upgrade, downgrade)
+
+
+def test_unknown_assignor_of_streams_groups_is_rejected():
+    with pytest.raises(ConfigError, match="group.streams.assignors: com.example.Mine: "):
+        limits_from(Settings({"group.streams.assignors": "sticky,com.example.Mine"}))

@@ -198,6 +198,17 @@ def test_group_has_separate_settings(state_machine):
     assert not state_machine.group.members
 
 
+def test_task_offset_interval_and_recovery_lag_are_the_groups_settings(state_machine):
+    joined = state_machine.join("a")
+    assert (joined.task_offset_interval_ms, joined.acceptable_recovery_lag) == (60_000, 10_000)
+    state_machine.groups.limits.consumer.settings.update({
+        "group.streams.task.offset.interval.ms": 20_000,
+        "group.streams.acceptable.recovery.lag": 7})
+    state_machine.image.configs[GROUP_RESOURCE, "g"] = {"streams.task.offset.interval.ms": "30000"}
+    answer = state_machine.beat("a", epoch_of(state_machine))
+    assert (answer.task_offset_interval_ms, answer.acceptable_recovery_lag) == (30_000, 7)
+
+
 def test_pending_revocation_gets_its_full_timeout_after_a_restart(state_machine):
     state_machine.join("a", rebalance_timeout_ms=100)
     state_machine.join("b")

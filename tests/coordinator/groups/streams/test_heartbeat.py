@@ -15,13 +15,18 @@ from pylog.coordinator.groups.state.classic_group import STREAMS
 from pylog.coordinator.groups.streams import (
     heartbeat as streams_heartbeat, topology as streams_topology,
 )
+from pylog.coordinator.groups.assignors.tasks import Assignment
+from pylog.coordinator.groups.streams.current_assignment import reconciled
+from pylog.coordinator.groups.streams.group import UNRELEASED, Held, StreamsGroup, StreamsMember
 from pylog.coordinator.groups.streams.records import group_state, member_state
 from pylog.metadata.image.state_store import Store
 from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
 from tests.coordinator.streams_world import (
     CHANGELOG,
     CLIENT,
     DELAY_MS,
+    LEAVE_STATIC,
     REPARTITION,
     SESSION_MS,
     SOURCE,
@@ -38,7 +43,7 @@ from tests.coordinator.streams_world import (
 from tests.coordinator.world import Clock
 
 WALKS = 40
-STALE, NO_SOURCE, WRONG, NO_INTERNAL, SHUTDOWN, DELAYED = range(6)
+STALE, NO_SOURCE, WRONG, NO_INTERNAL, SHUTDOWN, DELAYED, MISSING_TAGS = range(7)
 
 
 class Machine:
@@ -312,6 +317,124 @@ def test_endpoints_are_sent_to_members_with_an_older_version(state_machine):
     version = answer.endpoint_information_epoch
     answer = state_machine.beat("a", 2, endpoint_information_epoch=version)
     assert answer.partitions_by_user_endpoint is None
+
+
+def test_member_that_joins_without_an_endpoint_has_none(state_machine):
+    endpoint = messages.StreamsGroupHeartbeatRequest.Endpoint(host="h", port=80)
+    state_machine.join("a", user_endpoint=endpoint)
+    state_machine.join("a", user_endpoint=endpoint)
+    before = state_machine.group.endpoint_epoch
+    assert state_machine.join("a").endpoint_information_epoch == before + 1
+    assert state_machine.group.members["a"].endpoint is None
+
+
+# ---- static members ------------------------------------------------------------------------------
+
+def test_returning_static_member_keeps_its_tasks_without_a_rebalance(state_machine):
+    joined = state_machine.join("a", instance_id="i", process_id="p")
+    answer = state_machine.beat("a", LEAVE_STATIC, instance_id="i")
+    assert (answer.error_code, answer.member_epoch) == (0, LEAVE_STATIC)
+    assert state_machine.group.state == "Reconciling"
+    answer = state_machine.join("b", instance_id="i", process_id="p")
+    assert (told(answer), answer.member_epoch) == (told(joined), joined.member_epoch)
+    assert list(state_machine.group.members) == ["b"] and state_machine.group.state == "Stable"
+
+
+@pytest.mark.parametrize("fields", [
+    {"process_id": "q"}, {"rack_id": "r"},
+    {"client_tags": [messages.StreamsGroupHeartbeatRequest.KeyValue(key="k", value="v")]}])
+def test_static_member_that_returns_in_another_place_starts_a_rebalance(state_machine, fields):
+    joined = state_machine.join("a", instance_id="i", process_id="p")
+    state_machine.beat("a", LEAVE_STATIC, instance_id="i")
+    answer = state_machine.join("b", instance_id="i", **{"process_id": "p", **fields})
+    assert answer.member_epoch == joined.member_epoch + 1
+    assert told(answer) == told(joined)
+
+
+def test_instance_id_belongs_to_one_member(state_machine):
+    state_machine.join("a", instance_id="i")
+    assert state_machine.join("b", instance_id="i").error_code \
+        == ErrorCode.UNRELEASED_INSTANCE_ID
+    state_machine.beat("a", LEAVE_STATIC, instance_id="i")
+    state_machine.join("b", instance_id="i")
+    for epoch in (2, -1, LEAVE_STATIC):
+        assert state_machine.beat("a", epoch, instance_id="i").error_code \
+            == ErrorCode.FENCED_INSTANCE_ID
+        assert state_machine.beat("a", epoch, instance_id="j").error_code \
+            == ErrorCode.UNKNOWN_MEMBER_ID
+    assert state_machine.beat("b", -1, instance_id="i").error_code == 0
+    assert state_machine.join("c", instance_id="i").error_code == 0
+
+
+def test_static_member_that_does_not_return_loses_its_tasks(state_machine):
+    state_machine.join("a", instance_id="i")
+    state_machine.beat("a", LEAVE_STATIC, instance_id="i")
+    state_machine.run(SESSION_MS - 1)
+    assert state_machine.group.members
+    state_machine.run(1)
+    assert not state_machine.group.members and not state_machine.group.statics
+
+
+def test_offsets_of_an_absent_static_member_can_be_committed_in_any_epoch(state_machine):
+    joined = state_machine.join("a", instance_id="i", process_id="p")
+    state_machine.beat("a", LEAVE_STATIC, instance_id="i")
+    member = state_machine.group.members["a"]
+    assert state_machine.group.epoch_of(member, SOURCE, b"", 0) == 0 < joined.member_epoch
+
+
+def test_missing_client_tags_are_reported_from_version_1():
+    state_machine = Machine(rack_aware_assignment_tags=("zone", "cluster"))
+    tags = [messages.StreamsGroupHeartbeatRequest.KeyValue(key="zone", value="a")]
+    assert codes(state_machine.join("a", client_tags=tags)) == []
+    answer, _ = streams_heartbeat.heartbeat(
+        state_machine.groups, messages.StreamsGroupHeartbeatRequest(
+            group_id="g", member_id="a", member_epoch=2),
+        streams_heartbeat.Client("c", "/h", 1))
+    assert codes(answer) == [MISSING_TAGS] and "[cluster]" in answer.status[0].status_detail
+
+
+def test_changed_client_tags_of_the_group_start_a_rebalance(state_machine):
+    epoch = state_machine.join("a").member_epoch
+    state_machine.groups.limits.consumer.settings[
+        "group.streams.rack.aware.assignment.tags"] = ("zone",)
+    assert state_machine.beat("a", epoch).member_epoch == epoch + 1
+
+
+# ---- roles of tasks ------------------------------------------------------------------------------
+
+def member_with(active=None, standby=None, warmup=None):
+    group, member = StreamsGroup("g"), StreamsMember("m")
+    member.epoch, member.process_id = 3, "p"
+    member.assigned = Held({id_: dict.fromkeys(held, 2) for id_, held in (active or {}).items()},
+                           standby or {}, warmup or {})
+    group.put(member)
+    return group, member
+
+
+ZERO = {"0": frozenset((0,))}
+
+
+@pytest.mark.parametrize(("held", "target", "assigned", "revoking"), [
+    # A copy becomes active without a revocation.
+    ({"standby": ZERO}, {"active": ZERO}, Held({"0": {0: 4}}), Held()),
+    ({"warmup": ZERO}, {"active": ZERO}, Held({"0": {0: 4}}), Held()),
+    # A copy changes its kind at once.
+    ({"standby": ZERO}, {"warmup": ZERO}, Held(warmup=ZERO), Held()),
+    ({"warmup": ZERO}, {"standby": ZERO}, Held(standby=ZERO), Held()),
+    # An active task becomes a standby task, and is revoked.
+    ({"active": ZERO}, {"standby": ZERO}, Held(standby=ZERO), Held({"0": {0: 2}})),
+])
+def test_member_keeps_the_state_of_a_task_that_changes_its_role(held, target, assigned, revoking):
+    group, member = member_with(**held)
+    after = reconciled(group, member, 4, Assignment(**target), None)
+    assert (after.assigned, after.revoking) == (assigned, revoking)
+
+
+def test_standby_task_stays_until_another_process_releases_the_active_one():
+    group, member = member_with(standby=ZERO)
+    group.runs["0", 0] = "other"
+    after = reconciled(group, member, 4, Assignment(active=ZERO), None)
+    assert (after.assigned, after.state, after.epoch) == (Held(standby=ZERO), UNRELEASED, 4)
 
 
 def test_offsets_are_committed_by_the_tasks_owner(state_machine):
