@@ -156,7 +156,7 @@ def test_a_share_group_is_restored_from_its_records(kept):
 
 # ---- newer groups -------------------------------------------------------------------------------
 
-def test_only_members_that_changed_are_written_and_with_them_their_group(kept):
+def test_changed_members_are_written_with_their_group(kept):
     state_machine = Consumers()
     state_machine.join("a")
     state_machine.join("b")

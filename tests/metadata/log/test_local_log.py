@@ -159,16 +159,6 @@ def test_append_interrupted_by_a_shortage_is_rolled_back(tmp_path):
     assert set(folded(opened(tmp_path)).topics) == {"t1", "t3"}
 
 
-def test_snapshot_is_due_when_the_newest_reaches_the_configured_age(tmp_path):
-    clock = [now_ms()]
-    log = LocalLog(LogDir(str(tmp_path)), None, lambda: clock[0], snapshot_ms=60_000)
-    end = log.append(topic(1), log.elect(1), 0)
-    clock[0] += 59_999
-    assert not log.snapshot_is_due(end)
-    clock[0] += 1
-    assert log.snapshot_is_due(end)
-
-
 def test_segments_of_the_metadata_log_are_closed_by_its_settings(tmp_path):
     limits = limits_of({"metadata.log.max.record.bytes.between.snapshots": 1 << 20,
                         "metadata.log.max.snapshot.interval.ms": 0,

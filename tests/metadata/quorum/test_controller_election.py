@@ -308,20 +308,20 @@ def test_long_paused_node_continues_from_the_newest_snapshot(
         tmp_path, servers, prefix):
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))
-        halted = next(node for node in nodes if node is not holder)
-        await until(lambda: halted.followed == holder.followed)
-        look = halted.quorum.read_view
-        going_on = threading.Event()
-        halted.quorum.read_view = lambda: going_on.wait() and look()
+        paused = next(node for node in nodes if node is not holder)
+        await until(lambda: paused.followed == holder.followed)
+        read_view = paused.quorum.read_view
+        resumed = threading.Event()
+        paused.quorum.read_view = lambda: resumed.wait() and read_view()
         for number in range(10):
             await holder.decide(f"topic {number}")
             if number % 4 == 3:
                 await asyncio.to_thread(holder.save, holder.log.end_offset - 1)
-        going_on.set()
-        await until(lambda: halted.followed == holder.followed)
-        assert not halted.task.done()
+        resumed.set()
+        await until(lambda: paused.followed == holder.followed)
+        assert not paused.task.done()
         await holder.decide("last")
-        await until(lambda: halted.followed == holder.followed)
+        await until(lambda: paused.followed == holder.followed)
 
     in_cluster(tmp_path, servers, prefix, scenario)
 

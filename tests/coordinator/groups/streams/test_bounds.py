@@ -131,18 +131,18 @@ def test_response_is_repeated_until_the_member_reports_all_tasks(state_machine):
 def test_unchanged_topics_are_checked_again_after_kafkas_maximum_interval(
         state_machine, monkeypatch):
     state_machine.join("a")
-    begin_ms, looks = state_machine.groups.clock.ms, []
-    of = subscribed_topics.metadata_hash
+    begin_ms, checked_ms = state_machine.groups.clock.ms, []
+    metadata_hash = subscribed_topics.metadata_hash
 
-    def metadata_hash(*arguments):
-        looks.append(state_machine.groups.clock.ms - begin_ms)
-        return of(*arguments)
+    def recorded_hash(*arguments):
+        checked_ms.append(state_machine.groups.clock.ms - begin_ms)
+        return metadata_hash(*arguments)
 
-    monkeypatch.setattr(subscribed_topics, "metadata_hash", metadata_hash)
+    monkeypatch.setattr(subscribed_topics, "metadata_hash", recorded_hash)
     for at_ms in (1, 2**31 - 2, 2**31 - 1, 2**31, 2**32 - 3, 2**32 - 2):
         state_machine.groups.clock.ms = begin_ms + at_ms
         state_machine.beat("a", epoch_of(state_machine))
-    assert looks == [2**31 - 1, 2**32 - 2]
+    assert checked_ms == [2**31 - 1, 2**32 - 2]
 
 
 # Target assignment.
