@@ -1,7 +1,7 @@
 """Measure the web console: `python -m bench.console [--records 1000000] [--groups 15000]
 [--topics 5000] [--users 50] [--tail-seconds 10] [--soak-seconds 0] [--kafka]`.
 
-A count of 0 omits its loads. --kafka measures the console of an Apache Kafka broker, as the control.
+A count of 0 omits its loads. --kafka measures the same with an Apache Kafka broker, as the control.
 
 Owns: one broker and one console, as child processes, with their directories.
 Invariants: each figure is printed beside its goal; time and CPU are measured from the request until
@@ -427,8 +427,9 @@ def soak(bootstrap: str, folder: Path, seconds: float, users: int) -> None:
         after = rss_bytes(process.pid), _descriptors(process.pid)
     grown = after[0] - before[0], after[1] - before[1]
     is_met = grown[0] <= SOAK_GROWTH_BYTES and grown[1] <= SOAK_GROWTH_FDS_PER_USER * users
-    print(f"soak of {seconds:.0f} s, {users} users, {len(times):,} pages: memory {before[0] / 1e6:.0f}"
-          f" to {after[0] / 1e6:.0f} MB, descriptors {before[1]} to {after[1]}: {met(is_met)}")
+    print(f"soak of {seconds:.0f} s, {users} users, {len(times):,} pages: memory "
+          f"{before[0] / 1e6:.0f} to {after[0] / 1e6:.0f} MB, "
+          f"descriptors {before[1]} to {after[1]}: {met(is_met)}")
     if not is_met:
         sys.exit(1)
 

@@ -6,6 +6,7 @@ A broker with orders, payments and their consumers is the real data behind them.
 import json
 import random
 import sys
+import time
 from pathlib import Path
 
 from pylog.client import Consumer, Producer
@@ -15,6 +16,7 @@ from tests.console.served import Served
 
 SIZE = {"width": 1200, "height": 760}
 ORDERS = 5000
+MINUTES = 8  # Of lag samples.
 PAGES = {
     "overview": "/", "brokers": "/brokers", "topics": "/topics", "topic": "/topics/orders",
     "records": "/topics/orders/records?json=$.customer.country+==+%22PT%22&limit=20",
@@ -58,8 +60,14 @@ def main(folder: Path) -> None:
     with Broker() as broker:
         fill(broker)
         settings = {"bootstrap.servers": broker.bootstrap}
-        with Served({"production": settings}) as served, chromium() as browser:
-            served.clock.now_s = broker.clock.now_ms() / 1000
+        with Served({"production": settings}, console_lag_interval_ms=200) as served, \
+                chromium() as browser:
+            served.clock.now_s = broker.clock.now_ms() / 1000 - MINUTES * 60
+            for _ in range(MINUTES):
+                served.clock.now_s += 60
+                broker.topic("orders").append(*[b"{}"] * 35)
+                while served.console.lag_histories["production"].read_ms != served.clock.now_ms():
+                    time.sleep(0.05)
             for theme in ("light", "dark"):
                 with page_of(browser, served, viewport=SIZE, color_scheme=theme) as page:
                     for name, path in PAGES.items():

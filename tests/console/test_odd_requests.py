@@ -17,9 +17,9 @@ EACH = pytest.mark.parametrize("text", [
 NAMES = {"topic": "seen", "group": "seen", "partition": "0", "offset": "0", "part": "value",
          "broker": "1", "job": "1", "user": "seen", "subject": "seen", "version": "1"}
 QUERY = ("q", "sort", "page", "size", "partition", "offset", "offset_from", "offset_until", "since",
-         "until", "limit", "left", "json", "key_json", "key_regex", "value_regex", "header", "order",
-         "size_min", "producer_id", "key_as", "value_as", "edit", "mechanism", "from", "to",
-         "subject", "state", "type", "format", "principal", "operation", "resource_type",
+         "until", "limit", "left", "json", "key_json", "key_regex", "value_regex", "header",
+         "order", "size_min", "producer_id", "key_as", "value_as", "edit", "mechanism", "from",
+         "to", "subject", "state", "type", "format", "principal", "operation", "resource_type",
          "resource_name", "pattern_type", "permission", "host", "cluster", "next")
 ROUTES = [page.path for page in all_pages() if "GET" in page.methods
           and page.path not in (*OTHERS, "/topics/{topic}/records/stream")]

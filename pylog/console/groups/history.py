@@ -253,6 +253,7 @@ class LagHistory:
         if is_complete:
             for number, time_ms in enumerate(list(self._times)[:-1]):
                 values = [samples[self._place(number)] for samples in series]
-                if UNKNOWN not in values:
+                # A clock that was set back makes older samples seem newer.
+                if UNKNOWN not in values and time_ms < self._times[-1]:
                     return GroupLag(name, records, True, records - sum(values), time_ms)
         return GroupLag(name, records, is_complete)

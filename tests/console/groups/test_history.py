@@ -72,6 +72,13 @@ def test_readings_add_up_to_a_trend_of_each_group(broker, readings):
         "orders": GroupLag("slow", 12, True), "mails": GroupLag("slow", 3, True)}
 
 
+def test_a_clock_that_was_set_back_gives_no_change_over_negative_time(readings):
+    readings.read()
+    readings.read(-60_000)
+    row, = readings.history.top(1, {"slow"}, {"orders", "mails"})[0]
+    assert (row.change, row.since_ms) == (None, None)
+
+
 def test_offsets_of_an_earlier_reading_give_rates(broker, readings):
     commit(broker, "paced", {T("orders", 0): 2})
     readings.read()
