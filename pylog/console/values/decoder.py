@@ -1,8 +1,8 @@
 """The decoder process: reads requests on stdin, writes a result for each value on stdout.
 
 Owns: the compiled schemas.
-Invariants: a value that takes longer than VALUE_S ends the process, also inside native code; memory
-  is limited; nothing is read from the network.
+Invariants: a value that takes longer than VALUE_S, or a schema that takes longer than COMPILE_S,
+  ends the process, also inside native code; memory is limited; nothing is read from the network.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from pylog.console.values.schema_formats import Bundle, Format, MessagePackFormat, compiled
 
-VALUE_S = 5.0
+COMPILE_S, VALUE_S = 10.0, 5.0
 MEMORY_BYTES_MAX = 1 << 30
 TEXT_BYTES_MAX = 2 << 20
 WAITING_BYTES_MAX = 256 << 10
@@ -61,7 +61,7 @@ def main() -> None:
         formats.add(bundles)
         waiting = bytearray()
         for job in jobs:
-            signal.setitimer(signal.ITIMER_REAL, VALUE_S)
+            signal.setitimer(signal.ITIMER_REAL, COMPILE_S)
             status, result = _run(formats, job)
             signal.setitimer(signal.ITIMER_REAL, 0)
             waiting += RESULT.pack(status, len(result)) + result
@@ -76,10 +76,12 @@ def _run(formats: _Formats, job: tuple[str, Any, Any, Any]) -> tuple[int, bytes]
     """Run ("decode", key of the schema, bytes, indexes) or ("encode", key, text, message)."""
     action, key, given, more = job
     try:
+        form = formats.find(key)
+        signal.setitimer(signal.ITIMER_REAL, VALUE_S)
         if action == "encode":
-            data, indexes = formats.find(key).to_bytes(given, more)
+            data, indexes = form.to_bytes(given, more)
             return DONE, struct.pack(f">B{len(indexes)}I", len(indexes), *indexes) + data
-        text = formats.find(key).to_json(given, more).encode()
+        text = form.to_json(given, more).encode()
         if len(text) > TEXT_BYTES_MAX:
             return NOT_DONE, (f"it has {len(text)} bytes as JSON, more than "
                               f"{TEXT_BYTES_MAX}").encode()
