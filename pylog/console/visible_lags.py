@@ -1,4 +1,4 @@
-"""What a user may see of the lag of all groups.
+"""The lag of all groups, as far as a user may see it.
 
 Owns: nothing.
 Invariants: readings with the console's own rights are limited to groups and topics that the user

@@ -1,6 +1,6 @@
-"""What users do with the console, as steps of one of people.py.
+"""Flows of the console's users, as steps of one of people.py.
 
-Each function starts on the overview, uses only what is visible, and checks what the page then says.
+Each function starts on the overview, uses visible controls only, and checks the text of the page.
 """
 
 from playwright.sync_api import expect

@@ -1,4 +1,4 @@
-"""Pages while brokers are down or do not respond: what failed is named, the other parts work."""
+"""Pages while brokers are down or do not respond: pages name failures, other parts work."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What one client may cost the console: slow connections, whole lists, endless ranges."""
+"""Limits of the console for one client: slow connections, whole lists, endless ranges."""
 
 import asyncio
 import http.client

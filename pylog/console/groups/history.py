@@ -176,7 +176,7 @@ class LagHistory:
             self._known_parts = {part: part for snapshot in (self._older, self._newer)
                                  if snapshot is not None for part in snapshot.ends}
 
-    # What callers may see: they name the groups and topics.
+    # Callers name the groups and topics that the user may see.
 
     def samples(self, group: str, topics: Container[str]) -> list[LagSample]:
         """Return a group's lag in each reading. Empty if it has offsets in other topics."""
