@@ -20,12 +20,12 @@ def problem() -> str | None:
         return None
     from importlib import metadata
 
-    place = pylog.__file__ or f"{list(pylog.__path__)[0]}/__init__.py"
+    path = pylog.__file__ or f"{list(pylog.__path__)[0]}/__init__.py"
     try:
         other = f"the unrelated package pylog {metadata.version('pylog')} replaced"
     except metadata.PackageNotFoundError:
         other = "an unrelated package pylog, which is no longer installed, replaced or removed"
-    return f"{other} a file of {_DISTRIBUTION}: {place}. Repair it: {_REPAIR}"
+    return f"{other} a file of {_DISTRIBUTION}: {path}. Repair it: {_REPAIR}"
 
 
 def check() -> None:

@@ -108,4 +108,4 @@ class ControllersApi:
                 for id_, (host, port) in sorted(nodes.items())],
             cluster_authorized_operations=(
                 cluster.CLUSTER_OPERATIONS if request.include_cluster_authorized_operations
-                else cluster.NOT_ASKED))
+                else cluster.NOT_REQUESTED))

@@ -48,10 +48,10 @@ async def _serve(settings, ready, first) -> int:
     # collection.
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
-    ends = [asyncio.ensure_future(event.wait()) for event in (stopping, broker.broken)]
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    for end in ends:
-        end.cancel()
+    waits = [asyncio.ensure_future(event.wait()) for event in (stopping, broker.broken)]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
     await broker.end(DRAIN_MS_BROKEN if broker.broken.is_set() else DRAIN_MS_MAX)
     log.info("stopped")
     return 1 if broker.broken.is_set() else 0

@@ -21,7 +21,7 @@ from pylog._native.log.log import LogError
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 STEP_BYTES = 8 << 20
 PAUSE_S = 0.02
-LOOK_S = 0.5  # How often the rate is checked again.
+CHECK_INTERVAL_S = 0.5  # How often the rate is checked again.
 NAME_BYTES_MAX = 255
 FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
 _LOG = re.compile(r"\d{20}\.log")
@@ -133,7 +133,7 @@ class Moves:
             rate = self._rate()
             if rate is not None and (owed > 0 or rate == 0):
                 # Throttle to the configured rate.
-                pause_s = min(owed / rate, LOOK_S) if rate else LOOK_S
+                pause_s = min(owed / rate, CHECK_INTERVAL_S) if rate else CHECK_INTERVAL_S
                 self._stopping.wait(pause_s)
                 owed -= rate * pause_s
                 continue

@@ -152,17 +152,17 @@ class Collector:
 
     def _partitions(self, page) -> int:
         """Write the metrics of topics and partitions; return the number of appended batches."""
-        open_logs, ends, layout, missing = [], [], [], 0
+        open_logs, boundaries, layout, missing = [], [], [], 0
         for name, logs in self._logs.by_topic():
             indices = [index for index, partition_log in enumerate(logs)
                        if partition_log is not None]
             missing += len(logs) - len(indices)
             open_logs += [logs[index] for index in indices]
-            ends.append(len(open_logs))
+            boundaries.append(len(open_logs))
             layout.append((name, len(logs), None if len(indices) == len(logs) else indices))
         topic_rows, partition_rows = self._rows(layout)
         stats = native_metrics.Figures(open_logs)
-        sums = stats.sums(ends)
+        sums = stats.sums(boundaries)
         page.columns(topic_rows, sums, TOPIC_COLUMNS)
         offline, = stats.columns("offline")
         page.single("pylog_partitions", len(open_logs))

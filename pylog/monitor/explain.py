@@ -163,10 +163,10 @@ def _pace(view, lagging):
         return _reason("catching_up", f"It catches up: {consumed:.0f} records/s against "
                        f"{produced:.0f} that come; {left:.0f} s are left.",
                        seconds_left=round(left, 1), **numbers)
-    who = "it"
+    consumers = "it"
     if len(view["members"]) == 1:
-        who = f"its only member, {view['members'][0]['member_id']},"
-    return _reason("falling_behind", f"{produced:.0f} records/s come, {who} commits "
+        consumers = f"its only member, {view['members'][0]['member_id']},"
+    return _reason("falling_behind", f"{produced:.0f} records/s come, {consumers} commits "
                    f"{consumed:.0f}.", **numbers)
 
 

@@ -36,11 +36,11 @@ OFFSETS_MAX = 20_000
 NAME_CHARACTERS_MAX = 2 << 20
 SUMMARY_BYTES_MAX = 4 << 20
 LOOKUP_NS_MAX = 25_000_000
-KEPT_SECONDS = 30.0  # How often groups without members are read from state.lmdb.
+STORED_GROUPS_SECONDS = 30.0  # How often groups without members are read from state.lmdb.
 LOOP_SECONDS_MAX = 2.0  # Timeout of the event loop; after it, the previous result is used.
 SAMPLE_SECONDS = 10.0  # between two samples of a group
-LOOK_SECONDS = 2.0  # before the first sample of a new group
-LOOK_SHARE = 0.01  # unless sampling takes more than this share of the time
+FIRST_SAMPLE_SECONDS = 2.0  # before the first sample of a new group
+SAMPLING_SHARE_MAX = 0.01  # unless sampling takes more than this share of the time
 SAMPLES_MAX = 31  # of each group: five minutes
 HISTORY_MAX = 20  # reported rebalances of a group
 # Of the names that clients choose, up to 32 KiB each: a page repeats them for each partition.
@@ -131,7 +131,7 @@ class GroupLags:
         elsewhere = ids | gone
         now = self._seconds()
         if now >= self._stored_due:
-            self._stored_due = now + KEPT_SECONDS
+            self._stored_due = now + STORED_GROUPS_SECONDS
             self._stored = group_metrics.stored_rows(shards, self._stored, elsewhere, room)
             self._left_out[1] = room.left_out - self._left_out[0]
         for group_id in self._stored.keys() & elsewhere:
@@ -214,14 +214,15 @@ class GroupLags:
                              for row in rows}
             for row in rows:
                 samples, mine = self._samples[row.id], keys[row.id]
-                if samples and now - samples[-1].seconds < SAMPLE_SECONDS - LOOK_SECONDS / 2:
+                if samples and (now - samples[-1].seconds
+                                < SAMPLE_SECONDS - FIRST_SAMPLE_SECONDS / 2):
                     continue
                 # The keys seldom change, so samples share one list of them.
                 same = samples and samples[-1].keys == mine
                 samples.append(Sample(now, row.generation, samples[-1].keys if same else mine,
                                       numbers[row.id]))
             spent = self._seconds() - now
-        return min(SAMPLE_SECONDS, max(LOOK_SECONDS, spent / LOOK_SHARE))
+        return min(SAMPLE_SECONDS, max(FIRST_SAMPLE_SECONDS, spent / SAMPLING_SHARE_MAX))
 
     # ---- explanation ----------------------------------------------------------------------------
 

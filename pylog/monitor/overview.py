@@ -26,8 +26,8 @@ NAMES_MAX = 50
 KINDS = {"offline": "have no leader", "under_min_isr": "refuse acks=all",
          "under_replicated": "are under-replicated", "moving": "are being moved",
          "led_elsewhere": "are not led by their first replica"}
-KINDS_OF_ONE = {"offline": "has no leader", "under_min_isr": "refuses acks=all",
-                "under_replicated": "is under-replicated"}
+KINDS_SINGULAR = {"offline": "has no leader", "under_min_isr": "refuses acks=all",
+                  "under_replicated": "is under-replicated"}
 WORRYING = ("offline", "under_min_isr", "under_replicated")
 STYLE = ("body{font:15px sans-serif;margin:2em;max-width:70em}td,th{text-align:left;"
          "padding:.2em 1.2em .2em 0;font-weight:normal}th{color:#666}.bad{color:#b00}")
@@ -103,7 +103,7 @@ def troubles(found: dict[str, Any]) -> list[str]:
         lines.append("there is no active controller: metadata cannot change and no leader can be "
                      "elected")
     lines += quorum_troubles(found["quorum"] or ())
-    lines += [counted(found[kind]["count"], f"partition {KINDS_OF_ONE[kind]}",
+    lines += [counted(found[kind]["count"], f"partition {KINDS_SINGULAR[kind]}",
                       f"partitions {KINDS[kind]}") for kind in WORRYING if found[kind]["count"]]
     lines += [f"broker {row['broker']} is {row['state']}: it has replicas of "
               f"{counted(row['replicas'], 'partition')}" for row in found["brokers"]

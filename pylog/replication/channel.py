@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 RETRY_S, RETRY_MAX_S = 0.05, 1.0
 STOPPING_BEAT_S = 0.1
-LOOK_S = 0.1  # Between checks for another active controller during a request.
+CHECK_INTERVAL_S = 0.1  # Between checks for another active controller during a request.
 GONE_S = 1.0  # A controller that restarts accepts connections again after a moment.
 REGISTER_S = 0.25  # The controller rejects it until the previous session ended.
 
@@ -66,7 +66,7 @@ class Line:
         requested = self._controllers.next()
         responding = asyncio.ensure_future(self._call(requested, message))
         try:
-            while not (await asyncio.wait([responding], timeout=LOOK_S))[0]:
+            while not (await asyncio.wait([responding], timeout=CHECK_INTERVAL_S))[0]:
                 self._check(requested)
             response = responding.result()
         except PeerError:

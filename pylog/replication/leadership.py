@@ -142,7 +142,7 @@ class Leadership:
         for follower in _followers(led.log):
             if follower.broker_id == broker_id:
                 self._propose((topic_id, index), led,
-                              led.isr.join(follower, _ends(led), self._now_ns()))
+                              led.isr.join(follower, _leader_log(led), self._now_ns()))
 
     def tick(self) -> None:
         """Check all partitions; called every half of replica.lag.time.max.ms, at most one second.
@@ -156,14 +156,14 @@ class Leadership:
         try:
             if _is_at_rest(led):
                 return
-            followers, ends = _followers(led.log), _ends(led)
+            followers, leader_log = _followers(led.log), _leader_log(led)
         except LogError as error:
             # The log was closed. Continue with the other partitions.
             log.info("cannot read the followers' state of a log", extra={
                 "topic": led.name, "partition": key[1], "reason": str(error)})
             return
         self._propose(key, led, led.isr.tick(
-            followers, ends, self._now_ns(),
+            followers, leader_log, self._now_ns(),
             self._settings["replica.lag.time.max.ms"] * 1_000_000))
 
     def _propose(self, key: tuple[bytes, int], led: Led, proposal: Any) -> None:
@@ -293,7 +293,7 @@ def _is_at_rest(led: Led) -> bool:
     return all(row[2] == end for row in rows)
 
 
-def _ends(led: Led) -> LeaderLog:
+def _leader_log(led: Led) -> LeaderLog:
     # The epoch begins where the previous epoch ends.
     _, epoch_start = led.log.end_for_epoch(led.isr.leader_epoch - 1)
     return LeaderLog(led.log.end_offset, led.log.high_watermark, epoch_start)

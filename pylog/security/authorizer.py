@@ -261,7 +261,7 @@ class StandardAuthorizer(Authorizer):
 
     def _of(self, resource_type: int, principal: str) -> list[_Patterns]:
         """Return the rules for the principal and for `User:*`."""
-        found = (self._held.get((resource_type, who)) for who in (principal, _EVERYBODY))
+        found = (self._held.get((resource_type, name)) for name in (principal, _EVERYBODY))
         return [held for held in found if held is not None]
 
     def _is_named(self, resource_type: int, name: str) -> bool:

@@ -21,7 +21,7 @@ LIST_OFFSETS_VERSION = 7
 Partition = tuple[str, int]
 
 
-class Ends:
+class EndOffsets:
     """Fetches end offsets.
 
     node: see internal_topic.Node. brokers: sends requests to other brokers.

@@ -92,11 +92,11 @@ class GroupStates:
                                    share_heartbeat.uninitialized, group_id, failed)
         names = {topic: self._node.image.topics_by_id[topic].name for topic in done
                  if topic in self._node.image.topics_by_id}
-        told: Error = ErrorCode.NONE
+        group_error: Error = ErrorCode.NONE
         if done:
-            told = await self._groups.run(group_id, DeferredResponse(lambda error: error),
-                                          share_heartbeat.initialized, group_id, done, names)
-        return {partition: fault if fault != ErrorCode.NONE else told
+            group_error = await self._groups.run(group_id, DeferredResponse(lambda error: error),
+                                                 share_heartbeat.initialized, group_id, done, names)
+        return {partition: fault if fault != ErrorCode.NONE else group_error
                 for partition, (fault, _) in zip(partitions, faults, strict=True)}
 
     async def _each(self, partitions: list[TopicIdPartition],
@@ -135,11 +135,11 @@ class GroupStates:
             name = image.topics_by_id[topic].name
             rows[name] = Fault(error, None if error == ErrorCode.NONE else error.message)
         gone = [topic for topic, error in faults.items() if error == ErrorCode.NONE]
-        told: Error = ErrorCode.NONE
+        group_error: Error = ErrorCode.NONE
         if gone:
-            told = await self._groups.run(group_id, DeferredResponse(lambda error: error),
-                                          share_offsets.deleted, group_id, gone)
-        return (found.fault if told == ErrorCode.NONE else Fault(told)), rows
+            group_error = await self._groups.run(group_id, DeferredResponse(lambda error: error),
+                                                 share_offsets.deleted, group_id, gone)
+        return (found.fault if group_error == ErrorCode.NONE else Fault(group_error)), rows
 
     async def delete_group(self, group_id: str) -> Error:
         """Delete a group and all state of its share partitions. Return NONE, or the first error."""

@@ -10,7 +10,7 @@ from pylog.coordinator.runtime.broker_client import Brokers
 from pylog.coordinator.runtime.internal_topic import Node
 from pylog.coordinator.share.service import ShareCoordinator
 from pylog.metadata.image.image import Topic
-from pylog.share.end_offsets import Ends
+from pylog.share.end_offsets import EndOffsets
 from pylog.share.group_config import GroupSettings
 from pylog.share.group_state_client import GroupStates
 from pylog.share.manager import SharePartitions
@@ -25,7 +25,7 @@ class Sharing:
         self.settings = GroupSettings(node.settings, lambda: node.image)
         self.coordinator = ShareCoordinator(node)
         self.persister = Persister(self.coordinator, brokers, node.node_id)
-        self.ends = Ends(node, brokers)
+        self.end_offsets = EndOffsets(node, brokers)
         self.states = GroupStates(node, groups, self.persister)
         self._node = node
         self._metrics = ShareMetrics()

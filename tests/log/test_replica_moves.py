@@ -83,8 +83,8 @@ def test_copied_bytes_are_throttled_before_the_next_copy(node):
     node.logs.move("t", 0, 1)
     mover._thread.join()
     copied = mover.find("t", 0).target.size_bytes
-    assert waits[:2] == [replica_moves.PAUSE_S, replica_moves.LOOK_S]
-    assert max(waits) == replica_moves.LOOK_S
+    assert waits[:2] == [replica_moves.PAUSE_S, replica_moves.CHECK_INTERVAL_S]
+    assert max(waits) == replica_moves.CHECK_INTERVAL_S
     assert copied / 25_000 == pytest.approx(sum(waits), abs=1)
 
 

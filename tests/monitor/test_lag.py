@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from pylog.coordinator.groups import metrics as group_metrics
 from pylog.monitor import lag
-from pylog.monitor.lag import LOOK_SECONDS, SAMPLE_SECONDS, SAMPLES_MAX, GroupLags
+from pylog.monitor.lag import FIRST_SAMPLE_SECONDS, SAMPLE_SECONDS, SAMPLES_MAX, GroupLags
 
 Row = namedtuple("Row", ("id", "generation", "offsets"))
 
@@ -46,8 +46,8 @@ def test_new_group_is_sampled_at_the_next_check_and_rarely_later():
     for look in range(12):
         if look == 3:
             lags.groups.append("b")
-        assert lags.sample() == LOOK_SECONDS
-        lags.now += LOOK_SECONDS
+        assert lags.sample() == FIRST_SAMPLE_SECONDS
+        lags.now += FIRST_SAMPLE_SECONDS
     assert lags.times("a") == [100.0, 110.0, 120.0]
     assert lags.times("b") == [106.0, 116.0]
 
@@ -55,7 +55,7 @@ def test_new_group_is_sampled_at_the_next_check_and_rarely_later():
 def test_expensive_samples_are_taken_rarely():
     lags = Watched()
     lags.spent = 0.1
-    assert lags.sample() > LOOK_SECONDS
+    assert lags.sample() > FIRST_SAMPLE_SECONDS
     lags.spent = 5.0
     assert lags.sample() == SAMPLE_SECONDS
 

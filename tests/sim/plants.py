@@ -66,7 +66,8 @@ def divergence_is_not_checked(patch):
 
 
 def joins_below_the_high_watermark(patch):
-    patch.setattr(leadership, "_ends", lambda led: leader_isr.LeaderLog(led.log.end_offset, 0, 0))
+    patch.setattr(leadership, "_leader_log",
+                  lambda led: leader_isr.LeaderLog(led.log.end_offset, 0, 0))
 
 
 def any_replica_is_elected(patch):

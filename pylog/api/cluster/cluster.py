@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
-NOT_ASKED = -2**31
+NOT_REQUESTED = -2**31
 PART_NAMES = 1000
 # Operations of a principal without restrictions on the cluster and on a topic (KIP-430).
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
@@ -130,7 +130,8 @@ class ClusterApi:
                 for id_, host, port, rack, fenced in self._addresses.of(context)
                 if not fenced or request.include_fenced_brokers],
             cluster_authorized_operations=(
-                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED))
+                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations
+                else NOT_REQUESTED))
 
     def describe_topic_partitions(
             self, context: RequestContext, request: Message) -> Iterator[Message | None]:

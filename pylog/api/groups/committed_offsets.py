@@ -125,17 +125,17 @@ class CommittedOffsetsApi:
 
     def _of_group(self, context, request, group):
         stable = request.require_stable
-        who = (group.member_id, group.member_epoch) if context.api_version >= MEMBERS_SINCE \
+        caller = (group.member_id, group.member_epoch) if context.api_version >= MEMBERS_SINCE \
             else NOBODY
         if group.topics is None:
-            return self._found(group.group_id, None, stable, who)
+            return self._found(group.group_id, None, stable, caller)
         if context.api_version < IDS_SINCE:
             return self._found(group.group_id, [
-                (topic.name, topic.partition_indexes) for topic in group.topics], stable, who)
+                (topic.name, topic.partition_indexes) for topic in group.topics], stable, caller)
         names = self._metadata.image.topics_by_id
         return self._found(group.group_id, [
             (names[bytes(topic.topic_id)].name, topic.partition_indexes) for topic in group.topics
-            if bytes(topic.topic_id) in names], stable, who)
+            if bytes(topic.topic_id) in names], stable, caller)
 
     def _group(self, context, group, found):
         """Return one group's part of a response."""
@@ -163,13 +163,13 @@ class CommittedOffsetsApi:
                 self._metadata.image.topics_by_id]
         return new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
-    def _found(self, group_id: str, topics, stable: bool, who=NOBODY):
+    def _found(self, group_id: str, topics, stable: bool, caller=NOBODY):
         """Return the result of offsets.fetch, or an error code. While commits are being
-        flushed, return a DeferredResponse of it. who: (member id, member epoch) of the caller.
+        flushed, return a DeferredResponse of it. caller: (member id, member epoch).
         """
         pending = DeferredResponse(lambda code: code)
-        if who != NOBODY:
-            fault, error = self._groups.query(group_id, offsets.fetch_fault, group_id, *who)
+        if caller != NOBODY:
+            fault, error = self._groups.query(group_id, offsets.fetch_fault, group_id, *caller)
             error = error if fault is None else fault
             if error != ErrorCode.NONE:
                 return error

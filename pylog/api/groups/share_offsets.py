@@ -89,14 +89,14 @@ class ShareOffsetsApi:
         counted = {(name, index) for name, indexes in requested if name in topics
                    for index in indexes
                    if _is_counted(states[ShareKey(group_id, topics[name].id, index)])}
-        ends = await self._sharing.ends.find(counted) if counted else {}
+        end_offsets = await self._sharing.end_offsets.find(counted) if counted else {}
         rows = []
         for name, indexes in requested:
             topic = topics.get(name)
             rows.append(new.DescribeShareGroupOffsetsResponseTopic(
                 topic_name=name, topic_id=NO_ID if topic is None else topic.id, partitions=[
                     _partition(index, None if topic is None else states[
-                        ShareKey(group_id, topic.id, index)], ends.get((name, index)))
+                        ShareKey(group_id, topic.id, index)], end_offsets.get((name, index)))
                     for index in indexes]))
         return rows
 

@@ -83,25 +83,26 @@ class DelegationTokensApi:
         from pylog.security.principals import Principal
 
         asker = self._asker(context)
-        who, owner = asker.principal, asker.principal
+        requester, owner = asker.principal, asker.principal
         if request.owner_principal_name:
             if request.owner_principal_type is None:
-                return _made(context.api_version, ErrorCode.INVALID_PRINCIPAL_TYPE, owner, who)
+                return _made(context.api_version, ErrorCode.INVALID_PRINCIPAL_TYPE, owner,
+                             requester)
             owner = Principal(request.owner_principal_type, request.owner_principal_name, False)
         made = functools.partial(_made, context.api_version)
         if not _is_known(asker):
-            return made(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, owner, who)
-        if str(owner) != str(who) and not self._may(
+            return made(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, owner, requester)
+        if str(owner) != str(requester) and not self._may(
                 context, CREATE_TOKENS, USER_RESOURCE, str(owner)):
-            return made(ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, owner, who)
+            return made(ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, owner, requester)
         if self._forward is not None:
             return await self._passed_on(context, request, messages.CreateDelegationTokenResponse)
         limits = self._limits()
         (decided,) = await self._controller.change_tokens(
             delegation_tokens.create, limits, id_text(random_id(self._random)), str(owner),
-            str(who), [(row.principal_type, row.principal_name) for row in request.renewers],
+            str(requester), [(row.principal_type, row.principal_name) for row in request.renewers],
             request.max_lifetime_ms, self._now_ms())
-        return made(decided.error, owner, who, decided.record, limits)
+        return made(decided.error, owner, requester, decided.record, limits)
 
     async def renew(self, context: RequestContext, request: Message) -> Message:
         """Extend a token's lifetime. Errors: as for create(), DELEGATION_TOKEN_NOT_FOUND,
@@ -164,12 +165,12 @@ class DelegationTokensApi:
             if (owners is None or owners & {record.owner, *record.renewers})
             and self._may_see(context, asker.principal, record)])
 
-    def _may_see(self, context: RequestContext, who: Principal, record: Any) -> bool:
+    def _may_see(self, context: RequestContext, requester: Principal, record: Any) -> bool:
         from pylog.security.authorizer import (
             DELEGATION_TOKEN, DESCRIBE, DESCRIBE_TOKENS, USER_RESOURCE,
         )
 
-        return self._access is None or str(who) in (record.owner, *record.renewers) \
+        return self._access is None or str(requester) in (record.owner, *record.renewers) \
             or self._access.may_besides(context, DESCRIBE, DELEGATION_TOKEN, record.token_id) \
             or self._access.may_besides(context, DESCRIBE_TOKENS, USER_RESOURCE, record.owner)
 
@@ -186,7 +187,7 @@ def _is_known(asker: Asker) -> bool:
     return asker.protocol != "PLAINTEXT" and not asker.principal.from_token
 
 
-def _made(version: int, error: int, owner: Principal, who: Principal, record: Any = None,
+def _made(version: int, error: int, owner: Principal, requester: Principal, record: Any = None,
           limits: delegation_tokens.Limits | None = None) -> Message:
     from pylog.security.sasl.delegation_token import proof
 
@@ -194,8 +195,8 @@ def _made(version: int, error: int, owner: Principal, who: Principal, record: An
         error_code=error, principal_type=owner.kind, principal_name=owner.name,
         issue_timestamp_ms=NEVER, expiry_timestamp_ms=NEVER, max_timestamp_ms=NEVER)
     if version >= REQUESTER_SINCE:
-        response.token_requester_principal_type = who.kind
-        response.token_requester_principal_name = who.name
+        response.token_requester_principal_type = requester.kind
+        response.token_requester_principal_name = requester.name
     if record is not None:
         assert limits is not None, error
         response.issue_timestamp_ms = record.issue_timestamp
@@ -210,7 +211,7 @@ def _described(version: int, record: Any, limits: delegation_tokens.Limits) -> M
     from pylog.security.sasl.delegation_token import proof
 
     row = messages.DescribeDelegationTokenResponse.DescribedDelegationToken
-    owner, who, *renewers = [text.split(":", 1) for text in (
+    owner, requester, *renewers = [text.split(":", 1) for text in (
         record.owner, record.requester, *record.renewers)]
     found = row(
         principal_type=owner[0], principal_name=owner[1], issue_timestamp=record.issue_timestamp,
@@ -219,5 +220,5 @@ def _described(version: int, record: Any, limits: delegation_tokens.Limits) -> M
             messages.DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer(
                 principal_type=kind, principal_name=name) for kind, name in renewers])
     if version >= REQUESTER_SINCE:
-        found.token_requester_principal_type, found.token_requester_principal_name = who
+        found.token_requester_principal_type, found.token_requester_principal_name = requester
     return found

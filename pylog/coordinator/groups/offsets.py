@@ -24,7 +24,7 @@ from pylog.coordinator.groups.state.classic_group import (
 from pylog.coordinator.runtime.transactional_batches import TransactionalRecords
 from pylog.protocol.errors import Error, ErrorCode, ProtocolError
 
-PLACES_STEP = 5000
+POSITIONS_STEP = 5000
 FORGET_STEP = 1000
 UNSTABLE = object()  # Replaces an offset that an open transaction may change.
 UNKNOWN_GROUP_SINCE = 9  # KIP-848; earlier versions get ILLEGAL_GENERATION for a missing group.
@@ -228,7 +228,7 @@ class Everything:
         positions: dict[str, array[int]] = {}
         for position, (topic, _) in enumerate(self._keys, 1):
             positions.setdefault(topic, array("L")).append(position - 1)
-            if position % PLACES_STEP == 0:
+            if position % POSITIONS_STEP == 0:
                 yield []
         rows, room = [], count
         for topic, found in positions.items():
@@ -260,9 +260,9 @@ def forget(groups, group, topic: str, partition: int) -> bool:
 def forget_all(groups, group):
     """Record the removal of all offsets of a hidden group. Yields after each FORGET_STEP."""
     partitions = [*group.offsets,
-                  *(place for place in group.unstable if place not in group.offsets)]
-    for place in list(group.unstable):
-        transactional_offsets.forget(groups, group, place)
+                  *(pair for pair in group.unstable if pair not in group.offsets)]
+    for pair in list(group.unstable):
+        transactional_offsets.forget(groups, group, pair)
     for count, (topic, partition) in enumerate(partitions, 1):
         key = classic_records.offset_keys(group, topic) + partition.to_bytes(4, "big")
         groups.records.append((key, None))

@@ -21,7 +21,7 @@ from pylog.metadata.image.state_store import StoreError
 
 THREADS = 4
 SAVE_ROWS = 2000  # In one LMDB transaction.
-LOOKS, LOOK_SECONDS = 100, 0.01  # Replication checks before a save is postponed.
+CHECKS, CHECK_INTERVAL_S = 100, 0.01  # Replication checks before a save is postponed.
 
 log = logging.getLogger("pylog.coordinator")
 
@@ -109,10 +109,10 @@ class Saver:
 
 async def _is_replicated(journal: Journal, end: int) -> bool:
     """Wait briefly and return True if every in-sync replica has the log up to `end`."""
-    for _ in range(LOOKS):
+    for _ in range(CHECKS):
         if journal.failed:
             return False
         if journal.log.high_watermark >= end:
             return True
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(CHECK_INTERVAL_S)
     return False

@@ -115,10 +115,11 @@ class Heartbeats:
     def next_end_ns(self, image: Image, now_ns: int) -> int:
         """Return the time at which the next session may end, at most one session timeout from now.
         """
-        ends = [known.contact_ns + self._session_ns for broker_id, known in self._brokers.items()
-                if broker_id != self.local_id and broker_id in image.brokers
-                and not image.brokers[broker_id].fenced and known.contact_ns != NEVER]
-        return min([*ends, now_ns + self._session_ns])
+        deadlines = [
+            known.contact_ns + self._session_ns for broker_id, known in self._brokers.items()
+            if broker_id != self.local_id and broker_id in image.brokers
+            and not image.brokers[broker_id].fenced and known.contact_ns != NEVER]
+        return min([*deadlines, now_ns + self._session_ns])
 
     def end(self, broker_id: int) -> None:
         """End the session of a broker that is proven to have stopped, before the timeout."""

@@ -45,18 +45,18 @@ def create(image: Image, limits: Limits, token_id: str, owner: str, requester: s
     return [record], [Decided(record)]
 
 
-def renew(image: Image, limits: Limits, shown: bytes, who: str, period_ms: int, now_ms: int):
+def renew(image: Image, limits: Limits, shown: bytes, requester: str, period_ms: int, now_ms: int):
     """Renew a token. Returns (records, [Decided])."""
-    record, error = _found(image, limits, shown, who, now_ms)
+    record, error = _found(image, limits, shown, requester, now_ms)
     if record is None:
         return [], [Decided(None, error)]
     wanted_ms = min(limits.renewal_ms, period_ms) if period_ms > 0 else limits.renewal_ms
     return _until(record, now_ms + wanted_ms)
 
 
-def expire(image: Image, limits: Limits, shown: bytes, who: str, period_ms: int, now_ms: int):
+def expire(image: Image, limits: Limits, shown: bytes, requester: str, period_ms: int, now_ms: int):
     """Change a token's expiry; a negative period removes it. Returns (records, [Decided])."""
-    record, error = _found(image, limits, shown, who, now_ms)
+    record, error = _found(image, limits, shown, requester, now_ms)
     if record is None:
         return [], [Decided(None, error)]
     if period_ms < 0:
@@ -80,7 +80,7 @@ def _until(record, end_ms: int):
     return [new], [Decided(new)]
 
 
-def _found(image: Image, limits: Limits, shown: bytes, who: str, now_ms: int) -> tuple:
+def _found(image: Image, limits: Limits, shown: bytes, requester: str, now_ms: int) -> tuple:
     """Return (the record whose HMAC is `shown`, error). Only the owner and renewers get it."""
     if limits.secret is None:
         return None, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
@@ -88,7 +88,7 @@ def _found(image: Image, limits: Limits, shown: bytes, who: str, now_ms: int) ->
         if hmac.compare_digest(proof(limits.secret, record.token_id), shown):
             if record.expiration_timestamp < now_ms:
                 return None, ErrorCode.DELEGATION_TOKEN_EXPIRED
-            if who not in (record.owner, *record.renewers):
+            if requester not in (record.owner, *record.renewers):
                 return None, ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
             return record, ErrorCode.NONE
     return None, ErrorCode.DELEGATION_TOKEN_NOT_FOUND

@@ -71,10 +71,10 @@ def _fault(image, name: str, level: int, kind: int, node_id: int, standbys) -> s
         return "The controller does not support the given upgrade type."
     if level < 0:
         return "A feature version cannot be less than 0."
-    for who, low, high in _ranges(image, name, node_id, standbys):
+    for node, low, high in _ranges(image, name, node_id, standbys):
         if not low <= level <= high:
-            return f"{who} does not support this feature." if high == 0 \
-                else f"{who} only supports versions {low}-{high}"
+            return f"{node} does not support this feature." if high == 0 \
+                else f"{node} only supports versions {low}-{high}"
     if name not in CLUSTER_FEATURES and name not in image.features:
         return f"Feature {name} not found."
     if level < current and kind == UPGRADE:

@@ -41,14 +41,14 @@ class Voters:
 
     async def _fetch(self, end: int) -> list:
         try:
-            ends = await in_thread(self._ends)
+            end_offsets = await in_thread(self._ends)
         finally:
             self._query = None
         now_ms = self._now_ms()
         self._known = [
             voter if found is None else Voter(
                 voter.id, found, now_ms, now_ms if found >= end else voter.caught_up_ms)
-            for voter, found in zip(self._known, ends, strict=True)]
+            for voter, found in zip(self._known, end_offsets, strict=True)]
         return self._known
 
     def _ends(self) -> list:

@@ -48,7 +48,7 @@ FLOOR_DIGITS = 3
 # Deletions in one transaction: far below ZooKeeper's packet limit of 1 MiB.
 DROPS_MAX = 1000
 ATTEMPTS_MAX = 8
-SAID_BYTES = 1 << 12
+RESPONSE_PART_BYTES = 1 << 12
 
 # Connection errors: the request may have been executed.
 LOST = (exceptions.ConnectionLoss, exceptions.SessionExpiredError, KazooTimeoutError,
@@ -109,8 +109,8 @@ class ZooKeeper(Keys):
                 plain if self._context is None else self._context.wrap_socket(
                     plain, server_hostname=host.strip("[]")) as connection:
             connection.sendall(b"srvr")
-            return b"".join(iter(lambda: connection.recv(SAID_BYTES), b"")).decode("utf-8",
-                                                                                   "replace")
+            response = b"".join(iter(lambda: connection.recv(RESPONSE_PART_BYTES), b""))
+            return response.decode("utf-8", "replace")
 
     # ---- reads ----------------------------------------------------------------------------------
 

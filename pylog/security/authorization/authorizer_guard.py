@@ -64,10 +64,10 @@ class AuthorizerGuard(Authorizer):
             # Third-party code can raise anything.
             self._tell("the authorizer failed", error=error)
             return Decision(False, None, f"the authorizer failed: {type(error).__name__}")
-        taken_ns = self._now_ns() - began_ns
-        if taken_ns >= SLOW_NS:
+        elapsed_ns = self._now_ns() - began_ns
+        if elapsed_ns >= SLOW_NS:
             self._tell("the authorizer is slow and blocks all requests",
-                       ms=taken_ns // 1_000_000)
+                       ms=elapsed_ns // 1_000_000)
         if not _is_decision(decision):
             self._tell("the authorizer did not return a Decision", answer=type(decision).__name__)
             return Decision(False, None, "the authorizer did not return a Decision")

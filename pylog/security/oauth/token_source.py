@@ -111,8 +111,8 @@ def request_token(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
         token, lasts_s = found["access_token"], found.get("expires_in")
         # A token's own expiry is in whole seconds, so it can be up to a second earlier than the
         # issuer's.
-        ends = [requested_s + float(lasts_s)] if lasts_s else []
-        ends_s = min([*ends, end_of(token) or inf])
+        expiries = [requested_s + float(lasts_s)] if lasts_s else []
+        expires_s = min([*expiries, end_of(token) or inf])
     except urllib.error.HTTPError as failure:
         raise AuthenticationFailed(
             f"{endpoint.url} returned no token: {failure.code} {_reason(failure)}") from None
@@ -120,7 +120,7 @@ def request_token(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
             RecursionError) as failure:
         raise AuthenticationFailed(
             f"{endpoint.url} returned no token: {type(failure).__name__}: {failure}") from None
-    return Issued(token, ends_s if ends_s < inf else 0.0)
+    return Issued(token, expires_s if expires_s < inf else 0.0)
 
 
 def _token_request(endpoint: Endpoint) -> tuple[dict[str, str], dict[str, str]]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ELECTED = {"topic": "TOPIC", "partition": "PARTITION", "before": "LEADER BEFORE",
            "leader": "LEADER", "error": "ERROR"}
-LOOKS, LOOK_S = 20, 0.1
+CHECKS, CHECK_INTERVAL_S = 20, 0.1
 
 
 @click.command(cls=Tool)
@@ -67,12 +67,12 @@ def elect(session: Session, names: tuple[str, ...], unclean: bool, yes: bool) ->
 
 async def _seen(admin: Admin, elected: list[TopicPartition]) -> Metadata:
     """Return the metadata as soon as the broker has received the new leaders."""
-    for _ in range(LOOKS):
+    for _ in range(CHECKS):
         metadata = await cluster_queries.all_topics(admin.cluster)
         infos = [metadata.partition(*part) for part in elected]
         if all(info is None or info.leader == info.replicas[0] for info in infos):
             break
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
     return metadata
 
 

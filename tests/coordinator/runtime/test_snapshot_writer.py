@@ -118,7 +118,7 @@ def test_records_rejected_by_the_log_are_in_no_later_offset_range(world, monkeyp
 
 def test_rows_of_records_that_a_replica_has_not_wait_for_it(world, monkeypatch):
     monkeypatch.setattr(snapshot_writer, "SAVE_ROWS", 2)
-    monkeypatch.setattr(snapshot_writer, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(snapshot_writer, "CHECK_INTERVAL_S", 0)
     looks = []
 
     class Log(SimpleNamespace):
@@ -145,7 +145,7 @@ def test_rows_of_records_that_a_replica_has_not_wait_for_it(world, monkeypatch):
 def test_rows_of_unreplicated_records_are_written_later(
         world, monkeypatch, left):
     monkeypatch.setattr(snapshot_writer, "SAVE_ROWS", 2)
-    monkeypatch.setattr(snapshot_writer, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(snapshot_writer, "CHECK_INTERVAL_S", 0)
 
     def append_now():
         if world.heard:

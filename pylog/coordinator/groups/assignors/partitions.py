@@ -61,15 +61,15 @@ def assign_range(members: list[Subscriber],
             left[topic] += 1
     found: dict[str, Assignment] = {}
     for member in ordered:
-        mine: dict[bytes, frozenset[int]] = {}
+        assigned: dict[bytes, frozenset[int]] = {}
         for topic in member.topics:
             first = begin[topic]
             count = -(-(topics[topic].partitions - first) // left[topic])
             begin[topic] = first + count
             left[topic] -= 1
             if count:
-                mine[topic] = frozenset(range(first, first + count))
-        found[member.id] = mine
+                assigned[topic] = frozenset(range(first, first + count))
+        found[member.id] = assigned
     return found
 
 
@@ -98,7 +98,7 @@ class _Shares:
 
     def assign(self) -> dict[str, Assignment]:
         held = {member.id: _retained(member, self._topics) for member in self._members}
-        counts = {id_: sum(map(len, mine.values())) for id_, mine in held.items()}
+        counts = {id_: sum(map(len, by_topic.values())) for id_, by_topic in held.items()}
         # Members that already have more keep the extra partitions.
         rich = sorted(self._members, key=lambda member: -counts[member.id])
         wanted = {member.id: self._quota + (position < self._extra)
@@ -119,8 +119,8 @@ class _Shares:
 
     def _free(self, held: dict[str, dict[bytes, set[int]]]) -> list[tuple[bytes, int]]:
         assigned: dict[bytes, set[int]] = {topic: set() for topic in self._topics}
-        for mine in held.values():
-            for topic, partitions in mine.items():
+        for by_topic in held.values():
+            for topic, partitions in by_topic.items():
                 assigned[topic] |= partitions
         return [(topic, partition) for topic, count in self._topics.items()
                 for partition in range(count) if partition not in assigned[topic]]
@@ -141,7 +141,8 @@ class _Balance:
                 self._subscribers.setdefault(topic, []).append(member.id)
         self._topics = {topic: topics[topic].partitions for topic in self._subscribers}
         self._held = {member.id: _retained(member, self._topics) for member in ordered}
-        self._counts = {id_: sum(map(len, mine.values())) for id_, mine in self._held.items()}
+        self._counts = {id_: sum(map(len, by_topic.values()))
+                        for id_, by_topic in self._held.items()}
 
     def assign(self) -> dict[str, Assignment]:
         # Start with the topics that have the fewest subscribers; later topics even out the load.
@@ -156,10 +157,10 @@ class _Balance:
         return _frozen(self._held)
 
     def _fill(self, topic: bytes) -> None:
-        who = self._subscribers[topic]
-        assigned = set().union(*(self._held[id_].get(topic, NOTHING) for id_ in who))
+        members = self._subscribers[topic]
+        assigned = set().union(*(self._held[id_].get(topic, NOTHING) for id_ in members))
         free = [index for index in range(self._topics[topic]) if index not in assigned]
-        for id_, count in _poured([self._counts[id_] for id_ in who], who, len(free)):
+        for id_, count in _poured([self._counts[id_] for id_ in members], members, len(free)):
             for partition in free[:count]:
                 self._held[id_].setdefault(topic, set()).add(partition)
             self._counts[id_] += count
@@ -195,9 +196,9 @@ class _Balance:
         return moved
 
 
-def _poured(levels: list[int], who: list[str], count: int) -> list[tuple[str, int]]:
+def _poured(levels: list[int], members: list[str], count: int) -> list[tuple[str, int]]:
     """Return [(member, how many it gets)] that fills the lowest levels evenly with `count`."""
-    order = sorted(range(len(who)), key=lambda place: (levels[place], place))
+    order = sorted(range(len(members)), key=lambda at: (levels[at], at))
     filled, cost = 0, 0
     # Number of members that can be raised to a common level.
     while filled < len(order):
@@ -208,27 +209,27 @@ def _poured(levels: list[int], who: list[str], count: int) -> list[tuple[str, in
         cost += step
         filled += 1
     level, extra = divmod(count + cost, filled)
-    return [(who[position], level - levels[position] + (index < extra))
+    return [(members[position], level - levels[position] + (index < extra))
             for index, position in enumerate(order[:filled])]
 
 
 def _retained(member: Subscriber, topics: Mapping[bytes, int]) -> dict[bytes, set[int]]:
     """Return the member's partitions of topics that still exist and that it still subscribes to."""
-    return {topic: mine for topic, partitions in member.assigned.items()
+    return {topic: retained for topic, partitions in member.assigned.items()
             if topic in topics and topic in member.topics
-            and (mine := {index for index in partitions if index < topics[topic]})}
+            and (retained := {index for index in partitions if index < topics[topic]})}
 
 
-def _give(mine: dict[bytes, set[int]], count: int,
+def _give(by_topic: dict[bytes, set[int]], count: int,
           only: bytes | None = None) -> list[tuple[bytes, int]]:
     """Remove `count` partitions from a member, highest first, and return them."""
     found: list[tuple[bytes, int]] = []
-    for topic in sorted(mine, reverse=True) if only is None else [only]:
-        for partition in sorted(mine[topic], reverse=True)[:count - len(found)]:
-            mine[topic].discard(partition)
+    for topic in sorted(by_topic, reverse=True) if only is None else [only]:
+        for partition in sorted(by_topic[topic], reverse=True)[:count - len(found)]:
+            by_topic[topic].discard(partition)
             found.append((topic, partition))
-        if not mine[topic]:
-            del mine[topic]
+        if not by_topic[topic]:
+            del by_topic[topic]
         if len(found) == count:
             break
     assert len(found) == count, (len(found), count)
@@ -236,8 +237,8 @@ def _give(mine: dict[bytes, set[int]], count: int,
 
 
 def _frozen(held: dict[str, dict[bytes, set[int]]]) -> dict[str, Assignment]:
-    return {id_: {topic: frozenset(partitions) for topic, partitions in mine.items()}
-            for id_, mine in held.items()}
+    return {id_: {topic: frozenset(partitions) for topic, partitions in by_topic.items()}
+            for id_, by_topic in held.items()}
 
 
 # ---- by name ------------------------------------------------------------------------------------
@@ -277,18 +278,18 @@ def checked(assigned: Mapping[str, Mapping[bytes, Iterable[int]]], members: list
     Raises ValueError if a partition is assigned twice, does not exist, or goes to a member that
     does not subscribe to it.
     """
-    taken: set[tuple[bytes, int]] = set()
+    seen: set[tuple[bytes, int]] = set()
     known = {member.id: member for member in members}
     if not known.keys() >= assigned.keys():
         raise ValueError("the assignor returned an unknown member")
-    for id_, mine in assigned.items():
-        for topic, partitions in mine.items():
+    for id_, by_topic in assigned.items():
+        for topic, partitions in by_topic.items():
             if topic not in known[id_].topics:
                 raise ValueError(f"{id_} does not subscribe to a topic that it was given")
             for index in partitions:
-                if not 0 <= index < topics[topic].partitions or (topic, index) in taken:
+                if not 0 <= index < topics[topic].partitions or (topic, index) in seen:
                     raise ValueError(f"partition {index} is not there, or was given twice")
-                taken.add((topic, index))
-    return {member.id: {topic: frozenset(mine)
-                        for topic, mine in assigned.get(member.id, {}).items() if mine}
+                seen.add((topic, index))
+    return {member.id: {topic: frozenset(by_topic)
+                        for topic, by_topic in assigned.get(member.id, {}).items() if by_topic}
             for member in members}

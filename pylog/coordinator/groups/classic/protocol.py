@@ -315,7 +315,7 @@ def _complete_join(store: GroupStore, group) -> None:
     store.events["generation"] += 1
     if group.state == EMPTY:
         store.record_group(group)
-        store.rebalances.ends(group)
+        store.rebalances.finish(group)
         return
     for member in group.members.values():
         _respond_to_join(store, group, member, _joined(group, member))
@@ -386,7 +386,7 @@ def _respond_with_assignment(store: GroupStore, group, member) -> None:
     _expect(store, group, member)
     store.rebalances.works(group, member.id)
     if not group.unsynced:
-        store.rebalances.ends(group)
+        store.rebalances.finish(group)
 
 
 def _respond_to_sync(store: GroupStore, group, member, error: int) -> bool:

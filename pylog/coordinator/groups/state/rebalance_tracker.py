@@ -105,7 +105,7 @@ class Rebalances:
         if entry is not None:
             entry.waits, entry.whom = None, whom
             if not any(True for _ in whom()):
-                self.ends(group)
+                self.finish(group)
 
     def arrived(self, group: Any, member_id: str) -> None:
         entry = self._open.get(group.id)
@@ -114,11 +114,11 @@ class Rebalances:
                 entry.waits = set(entry.whom())
             entry.waits.discard(member_id)
             if not entry.waits:
-                self.ends(group)
+                self.finish(group)
 
     # ---- the end --------------------------------------------------------------------------------
 
-    def ends(self, group: Any) -> None:
+    def finish(self, group: Any) -> None:
         """Finish and report the rebalance: every member has its assignment, or none is left."""
         entry = self._open.pop(group.id, None)
         if entry is not None:
@@ -149,7 +149,7 @@ def _summary(group: Any, entry: Rebalance, now_ms: int) -> dict[str, Any]:
 def sentence(entry: dict[str, Any]) -> str:
     """Describe in one sentence why the group rebalanced and how long members had no work."""
     first = entry["causes"][0]
-    who = f"{first['client_id']} ({first['host'].removeprefix('/')}) " \
+    member = f"{first['client_id']} ({first['host'].removeprefix('/')}) " \
         if "member_id" in first else ""
     others = len(entry["causes"]) + entry["causes_left_out"] - 1
     more = f" and {others} more" if others else ""
@@ -158,7 +158,7 @@ def sentence(entry: dict[str, Any]) -> str:
     idle = "no member stopped consuming"
     if stopped:
         idle = f"members stopped consuming for up to {stopped} ms"
-    return f"{who}{WORDS[first['cause']]}{more}{reason}; {idle}"
+    return f"{member}{WORDS[first['cause']]}{more}{reason}; {idle}"
 
 
 WORDS = {
