@@ -234,7 +234,7 @@ class Died(BaseException):
 @pytest.mark.parametrize("after", range(3))
 @pytest.mark.parametrize("damage", [middle_header, tail_with_a_wrong_crc, swap_cut_short],
                          ids=lambda damage: damage.__name__)
-def test_interrupted_repair_is_completed_by_the_next_one(tmp_path, monkeypatch, damage, call, after):
+def test_next_repair_completes_an_interrupted_one(tmp_path, monkeypatch, damage, call, after):
     folder = partition(tmp_path)
     gone = damage(folder, sorted(folder.glob("*.log")))
     left = [base for base in ALL if base != gone] if damage is middle_header else gone
