@@ -20,7 +20,7 @@ IMAGE = "\"'><img src=x onerror=alert(1)>"
 ORDER = "\u202egnp.exe"
 TOPIC = "orders"
 NAMES = {"topic": TOPIC, "group": IMAGE, "partition": "0", "offset": "0", "broker": "1", "job": "1",
-         "user": IMAGE, "subject": IMAGE, "version": "1"}
+         "user": IMAGE, "subject": IMAGE, "version": "1", "id": IMAGE}
 OK = (200, 400, 404)  # 400: the address that a provider of logins calls.
 PARTS = 5  # Each takes a fifth of the pages, so that none is slow on a busy machine.
 SMALL, LARGE = {"width": 360, "height": 740}, {"width": 1280, "height": 900}

@@ -15,7 +15,8 @@ EACH = pytest.mark.parametrize("text", [
     pytest.param(text, id=str(number), marks=[pytest.mark.slow] * (number >= SHORT))
     for number, text in enumerate(ODD)])
 NAMES = {"topic": "seen", "group": "seen", "partition": "0", "offset": "0", "part": "value",
-         "broker": "1", "job": "1", "user": "seen", "subject": "seen", "version": "1"}
+         "broker": "1", "job": "1", "user": "seen", "subject": "seen", "version": "1",
+         "id": "seen"}
 QUERY = ("q", "sort", "page", "size", "partition", "offset", "offset_from", "offset_until", "since",
          "until", "limit", "left", "json", "key_json", "key_regex", "value_regex", "header",
          "order", "size_min", "producer_id", "key_as", "value_as", "edit", "mechanism", "from",
