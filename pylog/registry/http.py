@@ -2,8 +2,8 @@
 
 Owns: the connections.
 Invariants: answers keep the order of requests; a request that is incomplete after REQUEST_S, or
-  larger than the limits, ends its connection; a connection that does not read its answers is not
-  read from.
+  larger than the limits, ends its connection; a client that does not read its answers is neither
+  read from nor answered, and its connection ends after STALLED_S.
 Source: RFC 9112. A framework would take four times the CPU of one answer.
 """
 
@@ -23,7 +23,7 @@ CONNECTIONS_MAX = 1000
 PIPELINE_MAX = 32
 IN_PROGRESS_MAX = 1000
 HEAD_BYTES_MAX = 32 * 1024
-REQUEST_S, IDLE_S = 10.0, 75.0
+REQUEST_S, STALLED_S, IDLE_S = 10.0, 30.0, 75.0
 SWEEP_S = 1.0
 REASONS = {
     200: "OK", 204: "No Content", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden",
@@ -128,6 +128,7 @@ class _Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._can_write = asyncio.Event()
         self._can_write.set()
+        self._stalled_s = 0.0  # When the client began not to read.
         self._is_refused = False
         # Header lines of the last GET, with which the next one probably ends, and their meaning.
         self._suffix: bytes | None = None
@@ -154,6 +155,10 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
     def close_if_late(self, now_s: float) -> None:
+        if not self._can_write.is_set():
+            if now_s - self._stalled_s > STALLED_S:
+                self._transport.abort()
+            return
         busy = self._task is not None or self._queue
         limit_s = REQUEST_S if self._is_inside else IDLE_S
         if not busy and now_s - self._since_s > limit_s:
@@ -161,12 +166,13 @@ class _Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._can_write.clear()
+        self._stalled_s = self._loop.time()
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._can_write.set()
-        if len(self._queue) < PIPELINE_MAX:
-            self._transport.resume_reading()
+        self._since_s = self._loop.time()
+        self._answer_queued()
 
     # Requests
 
@@ -246,13 +252,29 @@ class _Connection(asyncio.Protocol):
             self._suffix, self._head = b" " + version, head
 
     def _accept(self, request: Request, keeps: bool) -> None:
-        if self._task is not None:
+        # One read can hold thousands of requests: their answers are not made before the client
+        # reads the first ones.
+        if self._task is not None or not self._can_write.is_set():
             self._queue.append((request, keeps))
             if len(self._queue) >= PIPELINE_MAX:
                 self._transport.pause_reading()
             return
+        self._answer(request, keeps)
+
+    def _answer_queued(self) -> None:
+        """Answer the queued requests until one needs time or the client does not read."""
+        while (self._queue and self._task is None and self._can_write.is_set()
+               and not self._transport.is_closing()):
+            self._answer(*self._queue.popleft())
+        if (self._can_write.is_set() and len(self._queue) < PIPELINE_MAX
+                and not self._transport.is_closing()):
+            self._transport.resume_reading()
+
+    def _answer(self, request: Request, keeps: bool) -> None:
         if self._server.in_progress >= IN_PROGRESS_MAX:
             self._transport.write(response(503, b"", headers=(("Retry-After", "1"),)))
+            if not keeps:
+                self._transport.close()
             return
         answer = self._server.application(request)
         if isinstance(answer, bytes):
@@ -277,16 +299,17 @@ class _Connection(asyncio.Protocol):
             self._server.in_progress -= 1
             self._since_s = self._loop.time()
             self._task = None
-        while self._queue and self._task is None and not self._transport.is_closing():
-            self._accept(*self._queue.popleft())
-        if self._can_write.is_set() and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._answer_queued()
 
     def _refuse(self, status: int) -> None:
         """Answer a request that is not accepted, and close the connection."""
         if self._is_refused:
             return
         self._is_refused = True
+        if self._task is not None or self._queue:
+            # The client would take this answer for that of an earlier request.
+            self._transport.close()
+            return
         body = f'{{"error_code":{status},"message":"{REASONS[status]}"}}'.encode()
         self._transport.write(response(status, body, "application/json", (
             ("Connection", "close"),)))

@@ -196,6 +196,67 @@ def test_slow_and_idle_connections_are_closed(monkeypatch):
                          REQUEST_S=0.1, IDLE_S=0.1))
 
 
+def test_requests_whose_answers_are_not_read_wait(monkeypatch):
+    calls = []
+    large = response(200, b"x" * 100_000)
+
+    def answer(request):
+        calls.append(request)
+        return large
+
+    async def work(server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
+        writer.write(GET * 1000)
+        before = -1
+        while before != len(calls) or not calls:
+            before = len(calls)
+            await asyncio.sleep(0.1)
+        assert before < 200
+        for _ in range(1000):
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(100_000)
+        assert len(calls) == 1000
+        writer.close()
+
+    asyncio.run(_serving(answer, work, monkeypatch))
+
+
+def test_a_client_that_reads_no_answers_is_disconnected(monkeypatch):
+    async def late():
+        return response(200, b"x" * 20_000_000)
+
+    async def work(server, port):
+        for is_late in (False, True):
+            large[0] = is_late
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
+            writer.write(GET + GET)
+            while not server.connections:
+                await asyncio.sleep(0.01)
+            async with asyncio.timeout(WAIT_S):
+                while server.connections or server.in_progress:
+                    await asyncio.sleep(0.01)
+            writer.close()
+
+    large = [False]
+    asyncio.run(_serving(
+        lambda request: late() if large[0] else response(200, b"x" * 20_000_000), work,
+        monkeypatch, SWEEP_S=0.01, STALLED_S=0.2))
+
+
+def test_a_malformed_request_is_not_answered_before_the_one_ahead_of_it(monkeypatch):
+    async def slow():
+        await asyncio.sleep(60)
+        return response(200, b"")
+
+    async def work(server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET + b"no request\r\n\r\n")
+        assert await reader.read() == b""
+        writer.close()
+
+    asyncio.run(_serving(lambda request: slow(), work, monkeypatch))
+
+
 def test_connections_and_requests_beyond_the_limits_are_refused(monkeypatch):
     release = []
 
