@@ -84,6 +84,10 @@ def invalid_schema(kind: str, reason: str) -> RegistryError:
     return RegistryError(INVALID_SCHEMA, f"Invalid {kind} schema. Error: {reason}")
 
 
+def look_up_failed(subject: str) -> RegistryError:
+    return RegistryError(INVALID_SCHEMA, f"Error while looking up schema under subject {subject}")
+
+
 def empty_schema() -> RegistryError:
     return RegistryError(INVALID_SCHEMA, "Empty schema")
 

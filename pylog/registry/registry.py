@@ -231,15 +231,21 @@ class Registry:
                     return context, other
         raise errors.schema_not_found()
 
-    def look_up(self, subject: str, request: Request, normalize: bool, with_deleted: bool
-                ) -> Version:
-        """Return the version of a subject that has a schema. Raises RegistryError."""
+    def subjects_named(self, subject: str, with_deleted: bool) -> list[str]:
+        """Return the subject in each context where it is looked up, its own first. Raises
+        RegistryError if it exists in none.
+        """
         names = [subject]
         if subjects.parse(subject).context == subjects.DEFAULT:
             names += self._in_other_contexts(subject)
         if not any(self.store.versions(name, with_deleted) for name in names):
             raise errors.subject_not_found(subject)
-        for name in names:
+        return names
+
+    def look_up(self, subject: str, request: Request, normalize: bool, with_deleted: bool
+                ) -> Version:
+        """Return the version of a subject that has a schema. Raises RegistryError."""
+        for name in self.subjects_named(subject, with_deleted):
             try:
                 prepared = self._prepared(name, request, normalize, is_new=False)
                 found = self._same_in(name, prepared, with_deleted)
@@ -249,9 +255,7 @@ class Registry:
             except errors.RegistryError as error:
                 if error.code != errors.INVALID_SCHEMA:
                     raise
-                raise errors.RegistryError(
-                    errors.INVALID_SCHEMA,
-                    f"Error while looking up schema under subject {subject}") from error
+                raise errors.look_up_failed(subject) from error
             if found is not None:
                 return found
         raise errors.schema_not_found()

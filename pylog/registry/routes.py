@@ -16,6 +16,7 @@ from pylog.registry.access import Access, User
 from pylog.registry.formats import kinds
 from pylog.registry.records import Content
 from pylog.registry.registry import Registry
+from pylog.registry.registry import Request as SchemaRequest
 from pylog.registry.store import Version
 
 SCHEMAS_MAX = 1000
@@ -169,6 +170,11 @@ def look_up(call: Call, text: str) -> Any:
     request = bodies.schema(bodies.document(call.body))
     if not request.text:
         raise errors.empty_schema()
+    call.registry.subjects_named(subject, call.flag("deleted"))
+    try:
+        _check_references(call, subject, request)
+    except errors.RegistryError:
+        raise errors.look_up_failed(subject) from None
     return call.version_row(call.registry.look_up(
         subject, request, call.flag("normalize"), call.flag("deleted")))
 
@@ -199,16 +205,23 @@ def list_versions(call: Call, text: str) -> Any:
                        for one in found if one.is_deleted or not only])
 
 
-async def register(call: Call, text: str) -> Any:
-    subject = call.subject(text)
-    call.access.check(call.user, access.WRITE, subject)
-    request = bodies.schema(bodies.document(call.body))
+def _check_references(call: Call, subject: str, request: SchemaRequest) -> None:
+    """Raise RegistryError for a reference that the user may not read, the same as for one that does
+    not exist.
+    """
     for reference in request.references:
         name = subjects.within(subjects.parse(subject).context, reference.subject)
         if not call.access.may(call.user, access.READ, name):
             raise errors.RegistryError(
                 errors.INVALID_SCHEMA, "Invalid schema: no schema reference found for subject "
                 f"\"{name}\" and version {reference.version}")
+
+
+async def register(call: Call, text: str) -> Any:
+    subject = call.subject(text)
+    call.access.check(call.user, access.WRITE, subject)
+    request = bodies.schema(bodies.document(call.body))
+    _check_references(call, subject, request)
     done = await call.registry.register(subject, request, call.flag("normalize"),
                                         call.flag("force"))
     return call.version_row(done) if call.extended else {"id": done.id}
@@ -359,6 +372,7 @@ def check(call: Call, text: str, number: str | None = None) -> Any:
     request = bodies.schema(bodies.document(call.body))
     verbose = call.flag("verbose")
     try:
+        _check_references(call, subject, request)
         found = call.registry.check(subject, request, wanted, call.flag("normalize"))
     except errors.RegistryError as error:
         if not verbose or error.code != errors.INVALID_SCHEMA:
