@@ -22,6 +22,7 @@ CONTEXT_NOT_EMPTY = 42211
 UNAUTHENTICATED, FORBIDDEN = 40101, 40301
 STORE_FAILED, TIMED_OUT, FORWARDING_FAILED, NO_LEADER = 50001, 50002, 50003, 50004
 STATUS_DIGITS = 3
+REASON_CHARACTERS_MAX = 1000
 
 
 class RegistryError(Exception):
@@ -81,7 +82,9 @@ def no_mode(subject: str) -> RegistryError:
 
 
 def invalid_schema(kind: str, reason: str) -> RegistryError:
-    return RegistryError(INVALID_SCHEMA, f"Invalid {kind} schema. Error: {reason}")
+    # The reason can quote the whole schema.
+    return RegistryError(INVALID_SCHEMA,
+                         f"Invalid {kind} schema. Error: {reason[:REASON_CHARACTERS_MAX]}")
 
 
 def look_up_failed(subject: str) -> RegistryError:

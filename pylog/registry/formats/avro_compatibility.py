@@ -15,8 +15,10 @@ from pylog.registry.formats.avro import Field, Schema, Type, written_kind
 
 PROMOTIONS = {"long": ("int",), "float": ("int", "long"), "double": ("int", "long", "float"),
               "bytes": ("string",), "string": ("bytes",)}
-REASONS_MAX = 100
+REASONS_MAX, REASON_CHARACTERS_MAX = 100, 1000
 PLACE = ", at "
+# What a branch of a union is found by.
+SHORT, FULL, KIND = "short name", "full name", "kind"
 
 
 def differences(reader: Schema, writer: Schema) -> list[str]:
@@ -29,30 +31,38 @@ class _Check:
     def __init__(self) -> None:
         # None: the pair is being compared, further up.
         self._results: dict[tuple[int, int], list[str] | None] = {}
+        self._branches: dict[int, dict[tuple[str, str], list[Type]]] = {}
 
     def compare(self, reader: Type, writer: Type, where: str) -> list[str]:
         """Return the differences of a pair, from its first comparison."""
         pair = id(reader), id(writer)
         if pair not in self._results:
             self._results[pair] = None
-            self._results[pair] = list(islice(self._differences(reader, writer, where),
-                                              REASONS_MAX))
+            self._results[pair] = [
+                reason[:REASON_CHARACTERS_MAX]
+                for reason in islice(self._differences(reader, writer, where), REASONS_MAX)]
         return self._results[pair] or []
 
-    def _can_read(self, reader: Type, writer: Type) -> bool:
-        return not self.compare(reader, writer, "")
+    def _has_branch(self, union: Type, writer: Type) -> bool:
+        """Return True if a branch of the reader's union can read the writer's type."""
+        index = self._branches.get(id(union))
+        if index is None:
+            index = self._branches[id(union)] = _branches(union)
+        keys = [(SHORT, _short(writer)), (FULL, writer.name)] if writer.name else [
+            (KIND, writer.kind)]
+        return any(not self.compare(own, writer, "") for key in keys for own in index.get(key, ()))
 
     def _differences(self, reader: Type, writer: Type, where: str) -> Iterator[str]:
         if writer.kind == "union":
             for branch in writer.branches:
                 if reader.kind == "union":
-                    if not any(self._can_read(own, branch) for own in reader.branches):
+                    if not self._has_branch(reader, branch):
                         yield (f"reader union lacking writer type: {written_kind(branch)}"
                                f"{_at(where)}")
                 else:
                     yield from self.compare(reader, branch, where)
         elif reader.kind == "union":
-            if not any(self._can_read(own, writer) for own in reader.branches):
+            if not self._has_branch(reader, writer):
                 yield f"reader union lacking writer type: {written_kind(writer)}{_at(where)}"
         elif _kind(reader) != _kind(writer):
             if writer.kind not in PROMOTIONS.get(reader.kind, ()):
@@ -91,6 +101,21 @@ class _Check:
                 yield from self.compare(field.type, matches[0].type, f"{place}/type")
             elif not field.has_default:
                 yield f"reader field lacks a default value: {field.name}{_at(place)}"
+
+
+def _branches(union: Type) -> dict[tuple[str, str], list[Type]]:
+    """Return the branches by what they may read. To compare all pairs of two unions of thousands
+    of records would take seconds.
+    """
+    found: dict[tuple[str, str], list[Type]] = {}
+    for own in union.branches:
+        if own.name:
+            keys = [(SHORT, _short(own)), *((FULL, alias) for alias in own.aliases)]
+        else:
+            keys = [(KIND, kind) for kind in (own.kind, *PROMOTIONS.get(own.kind, ()))]
+        for key in keys:
+            found.setdefault(key, []).append(own)
+    return found
 
 
 def _kind(type_: Type) -> str:

@@ -65,3 +65,20 @@ def test_differences_name_their_reason_and_place(reader, writer, reasons):
 def test_the_number_of_reasons_is_limited():
     many = record("R", *[f"f{number}" for number in range(300)])
     assert len(differences(many, record("R"))) == avro_compatibility.REASONS_MAX
+
+
+def test_branches_of_large_unions_are_found_by_name():
+    def union(field):
+        return avro.parse(json.dumps([record(f"N{number}", field) for number in range(500)]))
+
+    check = avro_compatibility._Check()
+    found = check.compare(union("a").root, union("b").root, "")
+    assert len(found) == avro_compatibility.REASONS_MAX
+    assert len(check._results) <= 501
+
+
+def test_a_reason_is_bounded():
+    one, other = (enum(*(f"{letter}{number}" for number in range(5000))) for letter in "ab")
+    reason, = differences(one, other)
+    assert reason.startswith("reader enum lacks symbols: b0, b1, ")
+    assert len(reason) == avro_compatibility.REASON_CHARACTERS_MAX
