@@ -182,15 +182,15 @@ class StandardAuthorizer(Authorizer):
         self._open = (settings.value("allow.everyone.if.no.acl.found") or "").strip().lower() \
             == "true"
         self._rules: dict[object, Rule] = {}
-        self._held: dict[tuple[int, str], _Patterns] = {}  # (resource type, principal)
+        self._by_principal: dict[tuple[int, str], _Patterns] = {}  # (resource type, principal)
         # Resource type -> the patterns of all rules, without duplicates. Empty unless _open.
-        self._named: dict[int, _Patterns] = {}
-        self._namings: Counter[Rule] = Counter()
-        self._with_host = 0
+        self._by_type: dict[int, _Patterns] = {}
+        self._pattern_uses: Counter[Rule] = Counter()
+        self._host_rules = 0
 
     @property
     def knows_hosts(self) -> bool:  # type: ignore[override]
-        return self._with_host > 0
+        return self._host_rules > 0
 
     # ---- rules ----------------------------------------------------------------------------------
 
@@ -213,28 +213,28 @@ class StandardAuthorizer(Authorizer):
         return differs
 
     def _add(self, rule: Rule) -> None:
-        self._held.setdefault((rule.resource_type, rule.principal), _Patterns()).add(rule)
+        self._by_principal.setdefault((rule.resource_type, rule.principal), _Patterns()).add(rule)
         if self._open:
-            naming = _naming(rule)
-            self._namings[naming] += 1
-            if self._namings[naming] == 1:
-                self._named.setdefault(rule.resource_type, _Patterns()).add(naming)
-        self._with_host += rule.host != ANYWHERE
+            pattern = _pattern_of(rule)
+            self._pattern_uses[pattern] += 1
+            if self._pattern_uses[pattern] == 1:
+                self._by_type.setdefault(rule.resource_type, _Patterns()).add(pattern)
+        self._host_rules += rule.host != ANYWHERE
 
     def _remove(self, rule: Rule) -> None:
-        held = self._held[rule.resource_type, rule.principal]
+        held = self._by_principal[rule.resource_type, rule.principal]
         held.remove(rule)
         if not held.named:
-            del self._held[rule.resource_type, rule.principal]
-        self._with_host -= rule.host != ANYWHERE
+            del self._by_principal[rule.resource_type, rule.principal]
+        self._host_rules -= rule.host != ANYWHERE
         if self._open:
-            naming = _naming(rule)
-            self._namings[naming] -= 1
-            if not self._namings[naming]:
-                del self._namings[naming]
-                self._named[rule.resource_type].remove(naming)
-                if not self._named[rule.resource_type].named:
-                    del self._named[rule.resource_type]
+            pattern = _pattern_of(rule)
+            self._pattern_uses[pattern] -= 1
+            if not self._pattern_uses[pattern]:
+                del self._pattern_uses[pattern]
+                self._by_type[rule.resource_type].remove(pattern)
+                if not self._by_type[rule.resource_type].named:
+                    del self._by_type[rule.resource_type]
 
     # ---- decisions ------------------------------------------------------------------------------
 
@@ -261,16 +261,16 @@ class StandardAuthorizer(Authorizer):
 
     def _of(self, resource_type: int, principal: str) -> list[_Patterns]:
         """Return the rules for the principal and for `User:*`."""
-        found = (self._held.get((resource_type, name)) for name in (principal, _EVERYBODY))
+        found = (self._by_principal.get((resource_type, name)) for name in (principal, _EVERYBODY))
         return [held for held in found if held is not None]
 
     def _is_named(self, resource_type: int, name: str) -> bool:
-        named = self._named.get(resource_type)
+        named = self._by_type.get(resource_type)
         return named is not None and next(named.on(name, ANYWHERE), None) is not None
 
     def _is_all_named(self, resource_type: int) -> bool:
         """Return True if a rule for "*" exists, so that no resource is without rules."""
-        named = self._named.get(resource_type)
+        named = self._by_type.get(resource_type)
         return named is not None and (LITERAL, EVERYTHING) in named.named
 
     def authorize_any(self, principal: Principal, host: str, operation: int,
@@ -362,7 +362,7 @@ def _allows(given: int, wanted: int) -> bool:
     return given in _IMPLIED[wanted] if wanted in _IMPLIED else given in (wanted, ALL)
 
 
-def _naming(rule: Rule) -> Rule:
+def _pattern_of(rule: Rule) -> Rule:
     """Return only the pattern of a rule, equal for all rules with the same pattern."""
     return Rule(rule.resource_type, rule.pattern_type, rule.resource_name, "", ANYWHERE, ALL,
                 ALLOW)

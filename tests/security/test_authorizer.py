@@ -120,7 +120,7 @@ def test_acl_matches_every_notation_of_an_address(written, host):
     given = made(rule(), rule(host=written, permission=DENY))
     assert not may(given, host=host) and may(given, host="2001:db8::2")
     given.take({})
-    assert not given._held and not given.knows_hosts
+    assert not given._by_principal and not given.knows_hosts
 
 
 def test_random_acl_changes_match_a_plain_list(random_source):
@@ -143,7 +143,7 @@ def test_random_acl_changes_match_a_plain_list(random_source):
             for host in ("h", "i"):
                 assert may(given, READ, name, "a", host) == _plainly(kept, name, host)
     given.take({})
-    assert not given._held and not given._rules and not given.knows_hosts
+    assert not given._by_principal and not given._rules and not given.knows_hosts
 
 
 def _plainly(kept, name: str, host: str) -> bool:

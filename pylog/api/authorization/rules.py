@@ -62,9 +62,11 @@ CONFIGS_SINCE = 5  # of CreateTopics
 
 Whole = namedtuple("Whole", ("operation", "kind", "field"), defaults=(CLUSTER, None))
 Whole.__doc__ = "A permission for the whole request, on the cluster or the resource in a field."
-Each = namedtuple("Each", ("operation", "kind", "asked", "field", "answered", "row"))
-Each.__doc__ = """A permission for each element of the array `asked`, named in `field` ("": the
-element itself); row(element, error): the row in the array `answered` for a denied element."""
+Each = namedtuple("Each", ("operation", "kind", "request_field", "name_field", "response_field",
+                           "row"))
+Each.__doc__ = """A permission for each element of the array `request_field`, named in `name_field`
+("": the element itself); row(element, error): the row in the array `response_field` for a denied
+element."""
 
 _ROWS = denied_responses.ROWS
 RULES: dict[int, Whole | Each] = {
@@ -184,8 +186,8 @@ class Rights:
     def _each(self, rule: Each, handle: Handler, context: RequestContext,
               request: Message) -> Result:
         allowed, rows = [], []
-        for element in getattr(request, rule.asked):
-            name = getattr(element, rule.field) if rule.field else element
+        for element in getattr(request, rule.request_field):
+            name = getattr(element, rule.name_field) if rule.name_field else element
             if self._may(context, rule.operation, rule.kind, name):
                 allowed.append(element)
             else:
@@ -193,9 +195,9 @@ class Rights:
         if not rows:
             return handle(context, request)
         # The handler receives only the permitted elements.
-        setattr(request, rule.asked, allowed)
+        setattr(request, rule.request_field, allowed)
         return with_rows(handle(context, request) if allowed else
-                          denied_responses.empty(context.api_key), rule.answered, rows)
+                          denied_responses.empty(context.api_key), rule.response_field, rows)
 
     # ---- topics ---------------------------------------------------------------------------------
 
