@@ -361,9 +361,9 @@ def test_offsets_go_with_the_transaction_to_the_groups_coordinator(clock, versio
          TopicPartition("u", 0): 8}, group))
     assert world.looked_up == [(TRANSACTION, "x")] * (version == 1) + [(GROUP, "g")]
     assert world.names() == [("AddOffsetsToTxn", 9)] * (version == 1) + [
-        ("TxnOffsetCommit", 9 if version == 2 else 4)]
+        ("TxnOffsetCommit", 5 if version == 2 else 4)]
     request = world.requests[-1][2]
-    assert (request.group_id, request.generation_id, request.member_id,
+    assert (request.group_id, request.generation_id_or_member_epoch, request.member_id,
             request.group_instance_id) == ("g", 4, "m", "i")
     assert (request.transactional_id, request.producer_id, request.producer_epoch) == ("x", 7, 3)
     assert [(topic.name, row.partition_index, row.committed_offset, row.committed_leader_epoch,
@@ -377,7 +377,8 @@ def test_group_given_by_name_commits_without_a_member(world):
     world.script = [ADDED_OFFSETS(), committed()]
     world.run(lambda: one.send_offsets({ONE: 5}, "g"))
     request = world.requests[-1][2]
-    assert (request.generation_id, request.member_id, request.group_instance_id) == (-1, "", None)
+    assert (request.generation_id_or_member_epoch, request.member_id,
+            request.group_instance_id) == (-1, "", None)
 
 
 @pytest.mark.parametrize("script", [

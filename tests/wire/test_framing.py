@@ -69,7 +69,7 @@ ROWS = [
     ("14-api-key-minus-1", frame(_bare(-1, 0)), CLOSE, None),
     ("15-metadata-v99", frame(_bare(raw.METADATA, 99, NO_TAGS + METADATA_V9)), CLOSE, None),
     ("16-metadata-v-minus-1", frame(_bare(raw.METADATA, -1, struct.pack(">i", 0))), CLOSE, None),
-    ("17a-apiversions-v5-flexible", frame(_bare(raw.API_VERSIONS, 5, b"\0\2a\2b\0")),
+    ("17a-apiversions-v6-flexible", frame(_bare(raw.API_VERSIONS, 6, b"\0\2a\2b\0")),
      FALLBACK, None),
     ("17b-apiversions-v99-flexible", frame(_bare(raw.API_VERSIONS, 99, b"\0\2a\2b\0")),
      FALLBACK, None),
@@ -126,7 +126,7 @@ def _outcome(port: int, payload: bytes) -> str:
         error, count = struct.unpack_from(">hi", body, 4)
         if error == 35:
             assert len(body) == 10 + 6 * count, "not the v0 format"
-            assert struct.unpack_from(">hhh", body, 10) == (18, 0, 4) and count == 1
+            assert struct.unpack_from(">hhh", body, 10) == (18, 0, 5) and count == 1
             assert ask(connection, raw.API_VERSIONS, 0)["error_code"] == 0, "not usable after"
             return FALLBACK
         return f"error {error}" if error else SERVED
