@@ -255,7 +255,7 @@ def test_input_buffers_stay_below_their_limit_and_all_clients_progress():
             frame_bytes, answered = request(PRODUCE, i, "A", 0, body), False
             # A client that this machine delays is closed like a stalled one, and reconnects.
             while not answered:
-                with contextlib.suppress(Closed), server.connect(seconds=30) as c:
+                with contextlib.suppress(Closed), server.connect(wait_s=30) as c:
                     c.send(frame_bytes[:300_000])
                     time.sleep(0.2)
                     c.send(frame_bytes[300_000:])
