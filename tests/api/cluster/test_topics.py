@@ -37,7 +37,7 @@ def test_create_response_contains_every_setting_with_its_source():
         assert told["retention.ms"] == ("5000", 1)
         assert told["segment.bytes"] == ("2097152", 4)
         assert told["cleanup.policy"] == ("delete", 5)
-        assert len(told) == 33
+        assert len(told) == 37
     with_broker(scenario, {"log.segment.bytes": "2097152"})
 
 
