@@ -18,7 +18,10 @@ Row = Mapping[str, Any]
 
 
 def reasons(group: Group, before: Sequence[Row], now: Sequence[Row], seconds: float) -> list[str]:
-    """Return the reasons, the most useful first. before, now: rows of lag.partitions()."""
+    """Return the reasons, the most useful first.
+
+    before, now: rows of partitions() in groups/lag.py.
+    """
     if not now:
         return ["It has no partitions: no member has subscribed to a topic yet."]
     unstarted = [row for row in now if row["committed_offset"] is None]

@@ -127,7 +127,10 @@ class UnknownName(ToolError):
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UnknownName:
     """Return an error for a name that does not exist, with the closest existing name."""
-    near = nearest(name, list(known))
+    names = list(known)
+    if name in names:
+        return UnknownName(f"not every broker knows the {what} {name!r} yet: run the command again")
+    near = nearest(name, names)
     hint = f"; nearest valid name: {near}" if near else ""
     return UnknownName(f"there is no {what} {name!r}{hint}")
 

@@ -23,6 +23,10 @@ def partitions(cluster) -> dict[int, str | int]:
     return {row["partition"]: row["leader"] for row in rows}
 
 
+def knows_the_topic(broker) -> bool:
+    return "t" in run("topics", "list", broker=broker).out.split()
+
+
 def has_dropped_broker_3(broker) -> bool:
     told = run("groups", "list", broker=broker, fails=True)
     return "none" in partitions(broker).values() and "broker 3" not in told.err
@@ -39,6 +43,8 @@ def degraded(tmp_path_factory):
             "offsets.topic.replication.factor": 1, "offsets.topic.num.partitions": 6,
             "default.replication.factor": 1, "min.insync.replicas": 1}) as cluster:
         run("topics", "create", "t", "-p", 3, "-r", 1, broker=cluster)
+        for broker in cluster.brokers.values():
+            until(partial(knows_the_topic, broker), 60, cluster.tails())
         until(lambda: set(partitions(cluster).values()) == {1, 2, 3}, 60, cluster.tails())
         leaders = partitions(cluster)
         for partition, leader in leaders.items():
