@@ -126,7 +126,8 @@ def test_a_reference_needs_the_right_to_read_it(served):
         "hidden-value", {"type": "fixed", "name": "F", "size": 1})
     assert code(served.client("writer", PASSWORD).post(
         "/subjects/orders-value/versions", body)) == (422, 42201)
-    for path in ("/subjects/orders-value/versions", "/subjects/orders-value", "/subjects/orders-key",
+    for path in ("/subjects/orders-value/versions", "/subjects/orders-value",
+                 "/subjects/orders-key",
                  "/compatibility/subjects/orders-value/versions",
                  "/compatibility/subjects/orders-value/versions?verbose=true"):
         hidden, absent = (served.client("writer", PASSWORD).post(path, {
