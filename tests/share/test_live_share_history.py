@@ -132,7 +132,9 @@ class Scenario:
 
         Returns the partitions that still have records, by the broker's count.
         """
-        end_s, left = time.monotonic() + WAIT_S, {None: -1}
+        # A member whose leave was lost with its coordinator keeps its partitions for the session
+        # timeout of 45 s, and then its records for the lock duration.
+        end_s, left = time.monotonic() + 2 * WAIT_S, {None: -1}
         with self.member() as member, Admin(bootstrap_servers=self.bootstrap) as admin:
             while left and time.monotonic() < end_s:
                 self.handle(member, lambda: ACCEPTED)
