@@ -155,7 +155,7 @@ def _copier() -> list[str]:
 def _connect() -> list[str]:
     """Return the folder of Kafka Connect's file connectors, which are not among Kafka's jars."""
     _tools()
-    artifact = f"org.apache.kafka:connect-file:{kafka.kafka_version()}"
+    artifact = "org.apache.kafka:connect-file:4.3.1"  # Maven Central has no 4.4.0.
 
     def make(where: Path) -> None:
         _run(_program("mvn", "maven"), "-q", "-B", "dependency:copy", f"-Dartifact={artifact}",
@@ -208,13 +208,13 @@ def go_version(module: str) -> str:
 CLIENTS = (
     # The Java client can fetch tokens since 3.1.
     Client("Java", "2.8.2", _java("2.8.2", "Compat"), WITHOUT_TOKENS),
-    *(Client("Java", version, _java(version, "Compat")) for version in ("3.9.1", "4.3.1")),
-    Client("Java, administration", "4.3.1", _java("4.3.1", "Administration"), ("calls",)),
+    *(Client("Java", version, _java(version, "Compat")) for version in ("3.9.1", "4.4.0")),
+    Client("Java, administration", "4.4.0", _java("4.4.0", "Administration"), ("calls",)),
     Client("Java, message copier", kafka.kafka_version(), _copier, ("exactly-once",)),
-    Client("Kafka Streams", "4.3.1", _java("4.3.1", "WordCount"), ("streams", "exactly-once"),
+    Client("Kafka Streams", "4.4.0", _java("4.4.0", "WordCount"), ("streams", "exactly-once"),
            240.0),
-    Client("Kafka Streams, streams groups", "4.3.1",
-           _java("4.3.1", "WordCount", "-Dgroup.protocol=streams"), ("streams", "exactly-once"),
+    Client("Kafka Streams, streams groups", "4.4.0",
+           _java("4.4.0", "WordCount", "-Dgroup.protocol=streams"), ("streams", "exactly-once"),
            240.0),
     Client("Kafka Connect", kafka.kafka_version(), _connect, ("exactly-once",)),
     Client("confluent-kafka", "2.16.1",

@@ -58,7 +58,7 @@ Slow tests on three brokers with their etcds, in addition to this table \
 
 | client or tool | tested |
 |---|---|
-| librdkafka (confluent-kafka), Java 4.3.1, franz-go | \
+| librdkafka (confluent-kafka), Java 4.4.0, franz-go | \
 a producer (acks=all, idempotent) and a group continue while the leader is killed \
 with `kill -9` twice, and during a rolling restart: no record is rejected, lost, duplicated \
 or out of order, and the group reads all of them |
