@@ -41,7 +41,8 @@ def started(bootstrap: str, folder: Path) -> Iterator[tuple[subprocess.Popen, in
     with open(folder / "registry.txt", "wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", "from pylog.cli import pylog; pylog()", "registry", "serve",
-             "-b", bootstrap, "-l", f"127.0.0.1:{port}"], stdout=output, stderr=output, cwd=CHECKOUT,
+             "-b", bootstrap, "-l", f"127.0.0.1:{port}"],
+            stdout=output, stderr=output, cwd=CHECKOUT,
             env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
     end_s = time.monotonic() + START_WAIT_S
     try:
