@@ -2,8 +2,8 @@
 
 Owns: nothing.
 Invariants: an abort fences the producer, and needs the typed id; a marker is written only for a
-  transaction that no coordinator lists as open, that has not written for HANGING_MS_MIN, and that
-  the page showed in the same state.
+  transaction that is in no coordinator's list while all of them are available, that has not written
+  for HANGING_MS_MIN, and that the page showed in the same state.
 Source: KIP-664 (hanging transactions); kafka-transactions.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from pylog.client.admin.open_transactions import OPEN_STATES, STATES, open_transactions
 from pylog.client.errors import KafkaError
 from pylog.client.types import TopicPartition
 from pylog.console.listings import Column, listed
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from pylog.client.admin.types import ProducerDescription
     from pylog.console.clusters import ClusterSession
 
-OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
-STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
-          "Dead", "PrepareEpochFence")
 # Kafka's largest transaction timeout and some time for its end, as in kafka-transactions. Without
 # DESCRIBE on all transactional ids, a user's list of open transactions is incomplete.
 HANGING_MS_MIN = 20 * 60_000
@@ -163,7 +161,7 @@ async def _hanging(request: Request, cluster: ClusterSession, parts: list[TopicP
     """
     # The producers first: a transaction that begins in between is then listed as open.
     producers = await _producers(cluster, parts)
-    known = {one.producer_id for one in await cluster.admin.list_transactions(OPEN_STATES)}
+    known = {one.producer_id for one in await open_transactions(cluster.admin)}
     before_ms = request.app.state.console.now_ms() - HANGING_MS_MIN
     rows = [{"part": part, "producer": one} for part in parts
             if isinstance(states := producers[part], list) for one in states
@@ -182,6 +180,7 @@ PAGES = [
         "DESCRIBE TRANSACTIONAL_ID", "WRITE TRANSACTIONAL_ID"), changes=True,
         audit="transactions.abort"),
     Page("/topics/{topic}/hanging", hanging, methods=("GET", "POST"), operations=(
-        "READ TOPIC", "DESCRIBE TRANSACTIONAL_ID", "ALTER CLUSTER or CLUSTER_ACTION CLUSTER"),
+        "READ TOPIC", "DESCRIBE TOPIC for the transactions' internal topic",
+        "DESCRIBE TRANSACTIONAL_ID", "ALTER CLUSTER or CLUSTER_ACTION CLUSTER"),
         changes=True, audit="transactions.abort"),
 ]

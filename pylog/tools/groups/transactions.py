@@ -13,15 +13,13 @@ from typing import Any
 import click
 
 from pylog.client.admin.admin import Admin
+from pylog.client.admin.open_transactions import OPEN_STATES, STATES, open_transactions
 from pylog.client.types import TopicPartition
 from pylog.tools.cli import cluster_queries
 from pylog.tools.cli.command import Tools, Watchable, confirmed
 from pylog.tools.cli.output import span
 from pylog.tools.cli.session import Session, ToolError
 
-OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
-STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
-          "PrepareEpochFence", "Dead")
 LISTED = {"transactional_id": "TRANSACTIONAL ID", "producer_id": "PRODUCER", "state": "STATE",
           "coordinator": "COORDINATOR"}
 DESCRIBED = {"transactional_id": "TRANSACTIONAL ID", "producer_id": "PRODUCER",
@@ -133,11 +131,13 @@ async def _check(admin: Admin, part: TopicPartition) -> None:
 
 
 async def _refuse_tracked(admin: Admin, part: TopicPartition, producer_id: int) -> None:
-    """Raise ToolError if a coordinator has the producer's transaction open in a partition."""
-    ids = [row.transactional_id for row in await admin.list_transactions(OPEN)
+    """Raise ToolError if a coordinator has the producer's transaction open in a partition, and
+    KafkaError if a coordinator is not available.
+    """
+    ids = [row.transactional_id for row in await open_transactions(admin)
            if row.producer_id == producer_id]
     for id_, row in (await admin.describe_transactions(ids)).items():
-        if row.state in OPEN and part in row.partitions:
+        if row.state in OPEN_STATES and part in row.partitions:
             raise ToolError(
                 f"the coordinator tracks this transaction as {id_} ({row.state}): pylog txn "
                 f"forcibly-terminate {id_} aborts it in all partitions. --force aborts it in "
@@ -146,7 +146,7 @@ async def _refuse_tracked(admin: Admin, part: TopicPartition, producer_id: int) 
 
 def _described(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
     started_ms, timeout_ms = row.pop("start_ms"), row.pop("timeout_ms")
-    is_open = row["state"] in OPEN
+    is_open = row["state"] in OPEN_STATES
     row["open_seconds"] = (now_ms - started_ms) / 1000 if is_open else None
     row["timeout_seconds"] = timeout_ms / 1000
     row["partitions"] = ", ".join(f"{topic}-{number}" for topic, number in row["partitions"])
