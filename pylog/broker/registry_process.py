@@ -46,10 +46,10 @@ def document(settings: Settings, addresses: list) -> dict:
     """Return what the registry reads at its start: its settings, and those of its client. Raises
     ConfigError.
     """
-    if settings["controller.quorum.voters"]:
+    if not settings.is_single_broker:
         raise ConfigError(
-            f"{registry_access.LISTENER}={settings[registry_access.LISTENER]}: a broker of a "
-            "cluster cannot serve a schema registry. Remove the setting, and run `pylog registry "
+            f"{registry_access.LISTENER}={settings[registry_access.LISTENER]}: a broker that others "
+            "can join cannot serve a schema registry. Remove the setting, and run `pylog registry "
             "serve` on one machine")
     listener, client = client_settings(settings, addresses, "schema.registry.bootstrap.listener")
     has_users = settings.protocol_of(listener) in SASL_PROTOCOLS

@@ -25,11 +25,11 @@ from pylog.client.admin.admin import Admin
 from pylog.client.admin.types import AclBinding
 from pylog.client.errors import AuthenticationError, KafkaError
 from pylog.registry import errors, subjects
+from pylog.security import registry_access
 
 log = logging.getLogger("pylog.registry")
 
 ANONYMOUS = "ANONYMOUS"
-NONE, BASIC, ACL = "none", "basic", "acl"
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 VALID_S, INVALID_S = 60.0, 10.0
 RESULTS_MAX = 10_000
@@ -116,7 +116,7 @@ class Logins:
 def _credentials(authorization: str) -> tuple[str, str]:
     """Return (name, password) of a header. Raises RegistryError."""
     scheme, _, encoded = authorization.partition(" ")
-    if scheme.lower() != BASIC:
+    if scheme.lower() != registry_access.BASIC:
         raise _unauthenticated()
     try:
         text = base64.b64decode(encoded.strip(), validate=True).decode()

@@ -139,8 +139,11 @@ class Registry:
                 if live:
                     raise errors.not_permitted(
                         f"Cannot import since found existing subjects: {', '.join(live[:10])}")
-                for name in affected:
-                    await self._purge(name, self.store.versions(name, with_deleted=True))
+                deleted = {name: self.store.versions(name, with_deleted=True) for name in affected}
+                for versions in deleted.values():  # Before any is removed.
+                    self._check_all_unreferenced(versions)
+                for name, versions in deleted.items():
+                    await self._purge(name, versions)
             await self._write(self._key(records.MODE, scope), records.mode_value(scope, mode))
 
     async def delete_mode(self, scope: str, recursive: bool) -> str:
@@ -522,10 +525,13 @@ class Registry:
         if self.store.references_to(version.subject, version.version, with_deleted):
             raise errors.reference_exists(version.subject, version.version)
 
-    async def _purge(self, subject: str, versions: list[Version]) -> None:
-        """Write tombstones for versions; with the last one, also for the subject's settings."""
+    def _check_all_unreferenced(self, versions: list[Version]) -> None:
         for version in versions:
             self._check_unreferenced(version, with_deleted=True)
+
+    async def _purge(self, subject: str, versions: list[Version]) -> None:
+        """Write tombstones for versions; with the last one, also for the subject's settings."""
+        self._check_all_unreferenced(versions)
         for version in reversed(versions):
             await self._remove_version(version)
         if subject not in self.store.subjects:

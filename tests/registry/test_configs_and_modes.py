@@ -1,5 +1,7 @@
 """Compatibility levels, modes, aliases and contexts."""
 
+import json
+
 import pytest
 
 from tests.registry.served import Served, code, record, text_of
@@ -127,6 +129,20 @@ def test_read_only_subjects_refuse_changes(client, subject):
     assert code(client.delete(f"/mode/{subject}")) == (404, 40401)
     assert client.post(f"/subjects/{subject}/versions", body)[0] == 200
     assert code(client.put(f"/mode/{subject}", {"mode": "x"})) == (422, 42204)
+
+
+def test_import_mode_removes_nothing_if_a_deleted_version_is_referenced(client, context):
+    path = f"/contexts/{context}"
+    client.register(f":{context}:a", '"string"')
+    client.register(f":{context}:b", {"type": "fixed", "name": "F", "size": 1})
+    assert client.post(f"{path}/subjects/c/versions", {
+        "schema": json.dumps({"type": "array", "items": "F"}),
+        "references": [{"name": "F", "subject": "b", "version": 1}]})[0] == 200
+    for subject in "cba":
+        assert client.delete(f"{path}/subjects/{subject}")[0] == 200
+    assert code(client.put(f"{path}/mode", {"mode": "IMPORT"})) == (422, 42206)
+    for subject in "abc":
+        assert client.get(f"{path}/subjects/{subject}/versions?deleted=true") == (200, [1])
 
 
 def test_import_mode_accepts_ids_and_versions(client, context, subject):
