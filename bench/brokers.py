@@ -7,9 +7,11 @@ only.
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -39,6 +41,32 @@ def started(stem: str, names: Iterable[str],
             brokers[name] = make(name, folder).start()
             ending.callback(brokers[name].stop)
         yield brokers
+
+
+@contextmanager
+def command_line(words: Sequence[str], output: Path, is_ready: Callable[[], object], wait_s: float
+                 ) -> Iterator[tuple[subprocess.Popen, float]]:
+    """Run `pylog WORDS`, which serves. Yield (process, seconds until is_ready() raised no OSError).
+    Exits with the program's output if it ends, or is not ready in time.
+    """
+    began_s = time.monotonic()
+    with open(output, "wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from pylog.cli import pylog; pylog()", *words], stdout=file,
+            stderr=file, cwd=CHECKOUT, env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
+    try:
+        while True:
+            try:
+                is_ready()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() - began_s > wait_s:
+                    sys.exit(output.read_text())
+                time.sleep(0.01)
+        yield process, time.monotonic() - began_s
+    finally:
+        process.terminate()
+        process.wait(wait_s)
 
 
 class PylogBroker(BrokerProcess):

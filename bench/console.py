@@ -16,7 +16,6 @@ import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,7 +27,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bench.brokers import CHECKOUT, PylogBroker
+from bench.brokers import PylogBroker, command_line
 from bench.kafka import KafkaBroker
 from bench.machine import commit_line, machine_line
 from bench.process import cpu_seconds, peak_rss_bytes, rss_bytes
@@ -101,26 +100,11 @@ def fill(bootstrap: str, topic: str, records: int, codec: str) -> None:
 def console_of(bootstrap: str, folder: Path):
     """Yield (process, port, seconds until the first page)."""
     port = free_port()
-    command = [sys.executable, "-c", "from pylog.cli import pylog; pylog()", "console",
-               "--bootstrap-server", bootstrap, "--listener", f"127.0.0.1:{port}",
-               "--set", f"console.search.seconds.max={WAIT_S:.0f}"]
-    began_s = time.monotonic()
-    with open(folder / "console.txt", "wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=CHECKOUT,
-                                   env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
-    try:
-        while True:
-            try:
-                Session(port).get("/about")
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() - began_s > START_WAIT_S:
-                    sys.exit((folder / "console.txt").read_text())
-                time.sleep(0.01)
-        yield process, port, time.monotonic() - began_s
-    finally:
-        process.terminate()
-        process.wait(START_WAIT_S)
+    words = ["console", "--bootstrap-server", bootstrap, "--listener", f"127.0.0.1:{port}",
+             "--set", f"console.search.seconds.max={WAIT_S:.0f}"]
+    with command_line(words, folder / "console.txt", lambda: Session(port).get("/about"),
+                      START_WAIT_S) as (process, seconds):
+        yield process, port, seconds
 
 
 class Session:

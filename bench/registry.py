@@ -8,18 +8,16 @@ Invariants: each figure is printed beside its goal; the client runs in this proc
 import argparse
 import asyncio
 import json
-import os
 import select
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.brokers import CHECKOUT, PylogBroker
+from bench.brokers import PylogBroker, command_line
 from bench.machine import commit_line, machine_line
 from bench.process import cpu_seconds, rss_bytes
 from pylog.testing.ports import free_port
@@ -38,26 +36,12 @@ GET = (b"GET /schemas/ids/%d HTTP/1.1\r\nHost: localhost:8081\r\nUser-Agent: Jav
 def started(bootstrap: str, folder: Path) -> Iterator[tuple[subprocess.Popen, int]]:
     """Yield (process, port) of a registry."""
     port = free_port()
-    with open(folder / "registry.txt", "wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", "from pylog.cli import pylog; pylog()", "registry", "serve",
-             "-b", bootstrap, "-l", f"127.0.0.1:{port}"],
-            stdout=output, stderr=output, cwd=CHECKOUT,
-            env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
-    end_s = time.monotonic() + START_WAIT_S
-    try:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > end_s:
-                    sys.exit((folder / "registry.txt").read_text())
-                time.sleep(0.01)
+    with command_line(
+            ["registry", "serve", "-b", bootstrap, "-l", f"127.0.0.1:{port}"],
+            folder / "registry.txt",
+            lambda: socket.create_connection(("127.0.0.1", port)).close(),
+            START_WAIT_S) as (process, _):
         yield process, port
-    finally:
-        process.terminate()
-        process.wait(START_WAIT_S)
 
 
 def _registration(name: str) -> bytes:

@@ -15,7 +15,7 @@
 enum { RESPONSE_VERSION_MIN = 15, RESPONSE_VERSION_MAX = 18, RESPONSE_SECTION_BYTES_MAX = 4096 };
 
 enum fetch_response_step {
-    RESPONSE_BAD = -1,      /* not a valid response to such a request */
+    RESPONSE_BAD = -1,      /* not a valid response to its request */
     RESPONSE_MORE = 0,      /* needs more bytes */
     RESPONSE_OPENED,        /* correlation_id, error_code and session_id are set */
     RESPONSE_PARTITION,     /* topic_id and `partition` (without tags) are set; maybe records */

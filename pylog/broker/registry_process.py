@@ -48,9 +48,9 @@ def document(settings: Settings, addresses: list) -> dict:
     """
     if not settings.is_single_broker:
         raise ConfigError(
-            f"{registry_access.LISTENER}={settings[registry_access.LISTENER]}: a broker that others "
-            "can join cannot serve a schema registry. Remove the setting, and run `pylog registry "
-            "serve` on one machine")
+            f"{registry_access.LISTENER}={settings[registry_access.LISTENER]}: a broker that other "
+            "brokers can join cannot serve a schema registry. Remove the setting, and run `pylog "
+            "registry serve` on one machine")
     listener, client = client_settings(settings, addresses, "schema.registry.bootstrap.listener")
     has_users = settings.protocol_of(listener) in SASL_PROTOCOLS
     registry_access.check(settings, has_users)

@@ -9,7 +9,6 @@ Source: Kafka's SaslHandshake (mechanisms); KIP-43.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -197,8 +196,3 @@ def _limited(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with timeouts that are short enough for a page."""
     return {"client.id": "pylog-console", "request.timeout.ms": REQUEST_MS_MAX,
             "default.api.timeout.ms": CALL_MS_MAX, **settings}
-
-
-async def close_all(sessions: list[ClusterSession]) -> None:
-    """Close sessions concurrently."""
-    await asyncio.gather(*[one.close() for one in sessions], return_exceptions=True)

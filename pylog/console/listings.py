@@ -2,8 +2,8 @@
 
 Owns: nothing.
 Invariants: only the rows on the page are filled with values that are expensive to read, unless the
-  list is ordered by such a value; few lists are ordered so at a time; a cell of a CSV file is
-  never a formula.
+  list is sorted by one of them, which only a few requests may do at a time; a cell of a CSV file
+  is never a formula.
 Source: OWASP, CSV injection.
 """
 

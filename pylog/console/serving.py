@@ -62,7 +62,7 @@ class _Protocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        # Abort, because closing would wait until the client has taken what is buffered.
+        # Abort: closing would wait until the client has read the buffered bytes.
         self._writing = self.loop.call_later(WRITE_S, self.transport.abort)
 
     def resume_writing(self) -> None:

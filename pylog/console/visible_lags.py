@@ -28,7 +28,7 @@ STALE_PERIODS = 3  # Then a reading is too old to be shown as the current lag.
 
 class Lags(NamedTuple):
     """The lags that a page may show. history: None if they are unknown because of `error`. groups:
-    those that the user may describe, None for all. note: what they do not include, else "".
+    those that the user may describe, None for all. note: what is missing from them, else "".
     """
 
     history: LagHistory | None

@@ -16,7 +16,6 @@ from pylog.registry.store import Version
 
 LEVELS = ("NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL",
           "FULL_TRANSITIVE")
-DEFAULT_LEVEL = "BACKWARD"
 
 
 def reasons(level: str, kind: str, new: Parsed, previous: Sequence[Version],

@@ -241,7 +241,7 @@ class _Connection(asyncio.Protocol):
                      keeps)
 
     def _remember(self, method: str, head: Head, keeps: bool) -> None:
-        """Remember the header of a GET that came alone, without a body and in one part."""
+        """Remember the header of a GET request that arrived alone, in one piece, without a body."""
         self._suffix = None
         if method != "GET" or not keeps or self._body:
             return

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 SCHEMA, CONFIG, MODE, NOOP = "SCHEMA", "CONFIG", "MODE", "NOOP"
-DELETE_SUBJECT, CLEAR_SUBJECT, CONTEXT = "DELETE_SUBJECT", "CLEAR_SUBJECT", "CONTEXT"
+DELETE_SUBJECT, CONTEXT = "DELETE_SUBJECT", "CONTEXT"
 AVRO = "AVRO"
 TENANT = "default"
 CONFIG_FIELDS = (
@@ -108,13 +108,13 @@ def mode_value(scope: str, mode: str) -> bytes:
     return _compact({"subject": scope, "mode": mode} if scope else {"mode": mode})
 
 
-def subject_key(kind: str, subject: str) -> bytes:
-    """Return the key of DELETE_SUBJECT or CLEAR_SUBJECT."""
-    return _compact({"keytype": kind, "subject": subject, "magic": 0})
+def delete_subject_key(subject: str) -> bytes:
+    """Return the key of DELETE_SUBJECT."""
+    return _compact({"keytype": DELETE_SUBJECT, "subject": subject, "magic": 0})
 
 
 def delete_subject_value(subject: str, version: int) -> bytes:
-    """version: the newest one that is deleted."""
+    """Return the value of DELETE_SUBJECT. version: the newest deleted version."""
     return _compact({"subject": subject, "version": version})
 
 

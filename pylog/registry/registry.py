@@ -301,7 +301,7 @@ class Registry:
         return Prepared(replace(content, text=text), parsed)
 
     def _filled(self, subject: str, request: Request, config: dict[str, Any]) -> Request:
-        """Return the request with what it inherits: schema, metadata and rules."""
+        """Return the request with the inherited schema, metadata and rules."""
         latest = self.store.latest(subject)
         text, kind, references = request.text, request.kind, request.references
         metadata, rule_set = request.metadata, request.rule_set
@@ -575,5 +575,5 @@ class Registry:
 _CANONICAL: dict[str, Callable[[str], bytes]] = {
     records.CONFIG: lambda scope: records.scope_key(records.CONFIG, scope),
     records.MODE: lambda scope: records.scope_key(records.MODE, scope),
-    records.DELETE_SUBJECT: lambda scope: records.subject_key(records.DELETE_SUBJECT, scope),
+    records.DELETE_SUBJECT: records.delete_subject_key,
     records.CONTEXT: records.context_key}

@@ -14,6 +14,7 @@ import logging
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pylog.registry import records, subjects
 from pylog.registry.records import Content, Reference
@@ -62,7 +63,8 @@ class Store:
         self.configs: dict[str, dict[str, Any]] = {}
         self.modes: dict[str, str] = {}
         self.referenced_by: dict[tuple[str, int], set[tuple[str, int]]] = {}
-        self._contents: dict[tuple[str, uuid.UUID], Content] = {}
+        # Weak, so that a schema goes with its last version.
+        self._contents: WeakValueDictionary[tuple[str, uuid.UUID], Content] = WeakValueDictionary()
         self._keys: dict[tuple, bytes] = {}
 
     # Reading
@@ -147,7 +149,7 @@ class Store:
             self.referenced_by.setdefault(target(subject, reference), set()).add((subject, number))
 
     def _shared(self, content: Content) -> Content:
-        """Return the one copy of a schema that many subjects may have."""
+        """Return the shared copy of a schema, because many subjects may have the same one."""
         return self._contents.setdefault((content.kind, content.guid), content)
 
     def _remove(self, subject: str, number: int) -> None:

@@ -35,7 +35,7 @@ REQUEST_MS = 15_000
 
 
 class TopicError(Exception):
-    """The topic cannot hold a registry. The message says why and what to do."""
+    """The topic cannot store a registry. The message contains the reason and the remedy."""
 
 
 class SchemaTopic:

@@ -26,7 +26,7 @@ from pylog.registry.records import Content, Reference
      '{"subject":"t-value","alias":"x","compatibilityLevel":"FULL"}'),
     (records.config_value("", {"compatibilityLevel": "NONE"}), '{"compatibilityLevel":"NONE"}'),
     (records.mode_value("t-value", "IMPORT"), '{"subject":"t-value","mode":"IMPORT"}'),
-    (records.subject_key("DELETE_SUBJECT", "t-value"),
+    (records.delete_subject_key("t-value"),
      '{"keytype":"DELETE_SUBJECT","subject":"t-value","magic":0}'),
     (records.delete_subject_value("t-value", 3), '{"subject":"t-value","version":3}'),
     (records.context_key(".ctx"),

@@ -1,5 +1,6 @@
 """The state that records of `_schemas` give."""
 
+import gc
 import json
 
 import pytest
@@ -51,13 +52,15 @@ def test_soft_and_hard_deletes(log):
     log.schema("a", 2, 2, '"long"')
     log.schema("a", 2, 2, '"long"', deleted=True)
     assert log.versions("a") == [(1, 1, '"int"')]
-    log.add(records.subject_key("DELETE_SUBJECT", "a"), records.delete_subject_value("a", 2))
+    log.add(records.delete_subject_key("a"), records.delete_subject_value("a", 2))
     assert log.versions("a") == []
     assert len(log.versions("a", with_deleted=True)) == 2
     log.add(records.schema_key("a", 1))
     assert 1 not in log.store.context(".").contents
     log.add(records.schema_key("a", 2))
     assert "a" not in log.store.subjects
+    gc.collect()
+    assert not log.store._contents
     assert log.store.context(".").id_max == 2
 
 

@@ -24,7 +24,7 @@ REPORT_LINES_MAX = 100
 
 class Job:
     """One job. total: offsets to read, an upper limit of its records. report: lines at its end.
-    is_incomplete: something is missing from its result, and the report says what.
+    is_incomplete: something is missing from its result; the report names it.
     """
 
     def __init__(self, id_: str, title: str, principal: str, cluster: str, total: int,

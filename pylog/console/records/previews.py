@@ -18,7 +18,7 @@ HEX_BYTES_MAX = 64
 
 class Preview(NamedTuple):
     """kind: text, hex, null or empty. cut: bytes that are not shown. note: how the bytes were
-    decoded, or why not; "" if they are what they seem to be.
+    decoded, or why they could not be, else "".
     """
 
     text: str
@@ -35,7 +35,7 @@ class Preview(NamedTuple):
 
 
 def preview(visible: Visible, form: ColumnFormat | None = None) -> Preview:
-    """Return the beginning of a key, value or header, in the chosen format if there is one."""
+    """Return the beginning of a key, value or header, in the chosen format, if any."""
     data = _data(visible)
     if data is None:
         return Preview("", "null", 0)

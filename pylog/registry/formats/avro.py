@@ -1,9 +1,9 @@
 """Avro schemas: parse, check, print.
 
 Owns: nothing.
-Invariants: what Java's strict parser refuses is refused, and what it accepts is accepted, if
-  `is_strict`; otherwise names and defaults are not checked, so that stored schemas load; the
-  canonical text equals Java's Schema.toString().
+Invariants: `is_strict` accepts and rejects the same schemas as Java's strict parser; without it,
+  names and defaults are not checked, so that stored schemas load; the canonical text equals Java's
+  Schema.toString().
 Source: Avro 1.12 specification; org.apache.avro.Schema and JsonSchemaParser as the reference.
 """
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from itertools import islice
 
 from pylog.registry.formats.avro import Field, Schema, Type, written_kind
+from pylog.registry.formats.schema_error import REASON_CHARACTERS_MAX
 
 PROMOTIONS = {"long": ("int",), "float": ("int", "long"), "double": ("int", "long", "float"),
               "bytes": ("string",), "string": ("bytes",)}
-REASONS_MAX, REASON_CHARACTERS_MAX = 100, 1000
+REASONS_MAX = 100
 PLACE = ", at "
 # What a branch of a union is found by.
 SHORT, FULL, KIND = "short name", "full name", "kind"
@@ -104,8 +105,8 @@ class _Check:
 
 
 def _branches(union: Type) -> dict[tuple[str, str], list[Type]]:
-    """Return the branches by what they may read. To compare all pairs of two unions of thousands
-    of records would take seconds.
+    """Return the union's branches, indexed by the types that they may read. Comparing all pairs of
+    two unions of thousands of records would take seconds.
     """
     found: dict[tuple[str, str], list[Type]] = {}
     for own in union.branches:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from pylog.registry.formats import avro, avro_compatibility
+from pylog.registry.formats.schema_error import REASON_CHARACTERS_MAX
 from tests.registry.served import record
 
 
@@ -81,4 +82,4 @@ def test_a_reason_is_bounded():
     one, other = (enum(*(f"{letter}{number}" for number in range(5000))) for letter in "ab")
     reason, = differences(one, other)
     assert reason.startswith("reader enum lacks symbols: b0, b1, ")
-    assert len(reason) == avro_compatibility.REASON_CHARACTERS_MAX
+    assert len(reason) == REASON_CHARACTERS_MAX
